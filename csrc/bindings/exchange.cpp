@@ -1,0 +1,83 @@
+// exchange.cpp: fills the kernels' structs.
+#include "bindings/exchange.hpp"
+
+#include <utility>
+
+namespace deep_ll {
+namespace {
+
+template <class T>
+T* pointer(std::uint64_t address) {
+    return reinterpret_cast<T*>(address);
+}
+
+// Spinning pays only while every rank has a core of its own.
+WaitPolicy policy_of(std::int64_t timeout_ns, bool crowded) {
+    const std::int64_t deadline = timeout_ns == 0 ? 0 : now_ns() + timeout_ns;
+    return {deadline, crowded ? 50 : 2000, crowded ? 3 : 20, python_interrupts};
+}
+
+}  // namespace
+
+Exchange::Exchange(std::vector<std::uint64_t> bases, int rank, std::uint64_t heap_bytes, int num_threads, bool crowded,
+                   const Kernels& kernels)
+    : bases_(std::move(bases)),
+      rank_(rank),
+      crowded_(crowded),
+      window_(Window::carve(heap_bytes, static_cast<int>(bases_.size()))),
+      kernels_(kernels),
+      pool_(num_threads) {}
+
+Common Exchange::common(const Shape& shape, const CallOptions& options, std::uint64_t ledger) {
+    report_.outcome = WaitOutcome::done;
+    disagreement_.peer = -1;
+    phase_ = Phase::none;
+    Common args{};
+    args.shape = shape;
+    args.window = window_;
+    args.peers = {bases_.data(), rank_, static_cast<int>(bases_.size())};
+    args.progress = &progress_;
+    args.policy = policy_of(options.timeout_ns, crowded_);
+    args.report = &report_;
+    args.disagreement = &disagreement_;
+    args.phase = &phase_;
+    args.ledger = Ledger::at(ledger, shape);
+    args.store = options.streaming ? Store::streaming : Store::cached;
+    return args;
+}
+
+bool Exchange::dispatch_send(const Shape& shape, const CallOptions& options, std::uint64_t ledger, std::uint64_t x,
+                             int num_tokens, std::uint64_t recv_count, std::uint64_t layout_range) {
+    pool_.reserve_scratch(Label::bytes(shape) + shape.row_bytes());
+    DispatchArgs args{common(shape, options, ledger), pointer<const bf16>(x), num_tokens, pointer<std::int32_t>(recv_count),
+                      pointer<std::int64_t>(layout_range), nullptr};
+    return kernels_.dispatch_send(pool_, args);
+}
+
+bool Exchange::dispatch_receive(const Shape& shape, const CallOptions& options, std::uint64_t ledger, std::uint32_t epoch,
+                                std::uint64_t stats) {
+    DispatchArgs args{common(shape, options, ledger), nullptr, 0, nullptr, nullptr, pointer<std::int32_t>(stats)};
+    args.epoch = epoch;
+    return kernels_.dispatch_receive(pool_, args);
+}
+
+bool Exchange::combine_send(const Shape& shape, const CallOptions& options, std::uint64_t ledger, std::uint32_t round,
+                            std::uint64_t x) {
+    const CombineArgs args{common(shape, options, ledger), pointer<const bf16>(x), nullptr, nullptr, nullptr, 0, round, x == 0};
+    return kernels_.combine_send(pool_, args);
+}
+
+bool Exchange::combine_receive(const Shape& shape, const CallOptions& options, std::uint64_t ledger, std::uint32_t round,
+                               std::uint32_t epoch, bool pulled, std::uint64_t choices, std::uint64_t weights,
+                               std::uint64_t out, int num_tokens) {
+    CombineArgs args{common(shape, options, ledger), nullptr, pointer<const std::int32_t>(choices), pointer<const float>(weights),
+                     pointer<bf16>(out), num_tokens, round, pulled};
+    args.epoch = epoch;
+    return kernels_.combine_receive(pool_, args);
+}
+
+bool Exchange::await_credit(const Shape& shape, const CallOptions& options) {
+    return kernels_.await_credit(pool_, common(shape, options, 0));
+}
+
+}  // namespace deep_ll

@@ -1,0 +1,60 @@
+// exchange.hpp: one rank's end of the ep family, as Python holds it. Integers in, nothing decided here.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "ep/args.hpp"
+
+namespace deep_ll {
+
+// How a call is to be waited for and stored.
+struct CallOptions {
+    std::int64_t timeout_ns;  // 0: none
+    bool streaming;
+};
+
+class Exchange {
+   public:
+    Exchange(std::vector<std::uint64_t> bases, int rank, std::uint64_t heap_bytes, int num_threads, bool crowded,
+             const Kernels& kernels);
+
+    bool dispatch_send(const Shape& shape, const CallOptions& options, std::uint64_t ledger, std::uint64_t x, int num_tokens,
+                       std::uint64_t recv_count, std::uint64_t layout_range);
+    bool dispatch_receive(const Shape& shape, const CallOptions& options, std::uint64_t ledger, std::uint32_t epoch,
+                          std::uint64_t stats);
+    bool combine_send(const Shape& shape, const CallOptions& options, std::uint64_t ledger, std::uint32_t round,
+                      std::uint64_t x);
+    bool combine_receive(const Shape& shape, const CallOptions& options, std::uint64_t ledger, std::uint32_t round,
+                         std::uint32_t epoch, bool pulled, std::uint64_t choices, std::uint64_t weights, std::uint64_t out,
+                         int num_tokens);
+    bool await_credit(const Shape& shape, const CallOptions& options);
+
+    const Progress& progress() const { return progress_; }
+    const WaitReport& report() const { return report_; }
+    const Disagreement& disagreement() const { return disagreement_; }
+    Phase phase() const { return phase_; }
+    const Window& window() const { return window_; }
+    const Kernels& kernels() const { return kernels_; }
+    int num_threads() const { return pool_.num_teams(); }
+
+   private:
+    Common common(const Shape& shape, const CallOptions& options, std::uint64_t ledger);
+
+    std::vector<std::uint64_t> bases_;
+    int rank_;
+    bool crowded_;
+    Window window_;
+    const Kernels& kernels_;
+    Pool pool_;
+    Progress progress_{};
+    WaitReport report_{};
+    Disagreement disagreement_{-1, {}, 0};
+    Phase phase_ = Phase::none;
+};
+
+// Asks Python whether a signal (Ctrl-C) wants the call to end.
+bool python_interrupts();
+
+}  // namespace deep_ll

@@ -1,0 +1,211 @@
+// dispatch.hpp: tokens to the ranks of their experts. Counts first, then each row straight to its final place.
+//
+//   announce  this rank's counts, to every peer                            -> signal counts
+//   place     when all counts are here: the first row of each expert, the layout of what will come
+//   send      each token is encoded once and put into the row of every expert it chose
+//   deliver   all rows of this rank are where they belong                   -> signal rows
+//   unpack    when all rows are here: scales into columns, origins into src_info
+//
+// Rows of an expert are in the order (source rank, token): counts decide the place, not arrival.
+#pragma once
+
+#include "ep/args.hpp"
+#include "team/quantize.hpp"
+#include "team/rearrange.hpp"
+
+DEEP_LL_TIER_BEGIN
+
+TEAM_FN Greeting greeting_of(const Shape& shape) {
+    return {shape.num_experts, shape.max_tokens, shape.hidden, shape.num_topk, static_cast<std::uint32_t>(shape.format)};
+}
+TEAM_FN bool same(const Greeting& a, const Greeting& b) {
+    return a.num_experts == b.num_experts && a.max_tokens == b.max_tokens && a.hidden == b.hidden &&
+           a.num_topk == b.num_topk && a.format == b.format;
+}
+
+// How many rows go to each expert, and which of them each choice is.
+template <class Team>
+bool count(const Team& team, const DispatchArgs& args) {
+    if (team.index() != 0) return true;
+    enumerate(team, args.ledger.experts, args.num_tokens * args.shape.num_topk, args.ledger.rows, args.ledger.counts,
+              args.shape.num_experts);
+    return true;
+}
+
+// Tells each peer how many rows will go to each expert, and which combines this rank has read.
+template <class Team>
+bool announce(const Team& team, const DispatchArgs& args) {
+    const std::uint32_t epoch = args.progress->dispatched + 1;
+    team.share(args.shape.num_ranks, [&](int step) {
+        const int peer = (args.shape.rank + step) % args.shape.num_ranks;
+        const std::uint64_t desk = args.window.desk(args.shape.rank);
+        auto* counts = args.peers.at<std::uint16_t>(peer, args.window.counts_of(epoch, args.shape.rank));
+        team.lanes(args.shape.num_experts, [&](int e) { counts[e] = static_cast<std::uint16_t>(args.ledger.counts[e]); });
+        team.once([&] {
+            args.peers.at<Desk>(peer, desk)->greeting[epoch % 2] = greeting_of(args.shape);
+            return 0;
+        });
+        publish_quietly(team, args.peers, peer, desk + offsetof(Desk, consumed), args.progress->consumed, 0);
+        publish(team, args.peers, peer, desk + offsetof(Desk, counts), epoch, 0);
+    });
+    return true;
+}
+
+// All peers have spoken, and of the same exchange.
+template <class Team>
+bool hear(const Team& team, const DispatchArgs& args, std::uint32_t epoch) {
+    *args.phase = Phase::counts;
+    const auto signal = [&](int source) { return args.window.desk(source) + offsetof(Desk, counts); };
+    if (!await_all(team, args.peers, epoch, signal, args.policy, *args.report)) return false;
+    for (int source = 0; source < args.shape.num_ranks; ++source) {
+        const Greeting theirs = args.peers.mine<Desk>(args.window.desk(source))->greeting[epoch % 2];
+        if (same(theirs, greeting_of(args.shape))) continue;
+        *args.disagreement = {source, theirs, 0};
+        return false;
+    }
+    return true;
+}
+
+// The first row of this rank's tokens at each expert: after those of the sources before it.
+template <class Team>
+TEAM_FN void place_mine(const Team& team, const DispatchArgs& args, std::uint32_t epoch) {
+    team.lanes(args.shape.num_experts, [&](int e) { args.ledger.base[e] = 0; });
+    for (int source = 0; source < args.shape.rank; ++source) {
+        const auto* counts = args.peers.mine<std::uint16_t>(args.window.counts_of(epoch, source));
+        team.lanes(args.shape.num_experts, [&](int e) { args.ledger.base[e] += counts[e]; });
+    }
+}
+
+// What will arrive for the experts of this rank. Kept here: peers may overwrite their counts before it is unpacked.
+template <class Team>
+TEAM_FN void place_theirs(const Team& team, const DispatchArgs& args, std::uint32_t epoch) {
+    team.lanes(args.shape.num_local(), [&](int local) {
+        std::uint32_t begin = 0;
+        for (int source = 0; source < args.shape.num_ranks; ++source) {
+            const auto* counts = args.peers.mine<std::uint16_t>(args.window.counts_of(epoch, source));
+            const std::uint32_t count = counts[args.shape.first_local() + local];
+            args.layout_range[local * args.shape.num_ranks + source] = static_cast<std::int64_t>(begin) << 32 | count;
+            begin += count;
+        }
+        args.ledger.received[local] = begin;
+        args.recv_count[local] = static_cast<std::int32_t>(begin);
+    });
+}
+
+template <class Team>
+bool place(const Team& team, const DispatchArgs& args) {
+    if (team.index() != 0) return true;
+    const std::uint32_t epoch = args.progress->dispatched + 1;
+    const bool heard = hear(team, args, epoch);
+    args.progress->dispatched = epoch;  // also of a round that failed: it is over
+    if (!heard) return false;
+    args.progress->told_consumed = args.progress->consumed;
+    place_mine(team, args, epoch);
+    place_theirs(team, args, epoch);
+    team.sync();
+    return true;
+}
+
+// A row of bytes and its label, ready to be put.
+struct Message {
+    const std::byte* row;
+    std::byte* label;
+};
+
+template <class Team>
+TEAM_FN Message encode(const Team& team, const DispatchArgs& args, int token) {
+    const Shape& shape = args.shape;
+    const bf16* x = args.x + static_cast<std::int64_t>(token) * shape.hidden;
+    std::byte* label = team.stage(Label::bytes(shape) + shape.row_bytes());
+    if (!shape.is_fp8()) return {reinterpret_cast<const std::byte*>(x), label};
+    std::byte* row = label + Label::bytes(shape);
+    quantize(team, reinterpret_cast<std::uint8_t*>(row), label, x, shape.num_groups(), shape.format);
+    return {row, label};
+}
+
+template <class Team>
+TEAM_FN void send_token(const Team& team, const DispatchArgs& args, const RecvLayout& layout, std::uint64_t slot, int token) {
+    const Shape& shape = args.shape;
+    const std::uint64_t label_bytes = Label::bytes(shape);
+    const int first = token * shape.num_topk;
+    const auto rows = team.fan(shape.num_topk, [&](int k) {
+        const int expert = args.ledger.experts[first + k];
+        if (expert < 0) return std::int64_t{-1};
+        const auto row = static_cast<std::uint64_t>(args.ledger.rows[first + k] += static_cast<std::int32_t>(args.ledger.base[expert]));
+        return static_cast<std::int64_t>(shape.row_index(shape.local(expert), row));
+    });
+    const Message message = encode(team, args, token);
+    for (int k = 0; k < shape.num_topk; ++k) {
+        if (rows.at(k) < 0) continue;
+        const auto row = static_cast<std::uint64_t>(rows.at(k));
+        const int peer = shape.owner(args.ledger.experts[first + k]);
+        team.once([&] {
+            *reinterpret_cast<Origin*>(message.label + Label::origin_offset(shape)) = {
+                static_cast<std::uint32_t>(shape.rank), static_cast<std::uint16_t>(token), static_cast<std::uint16_t>(k)};
+            return 0;
+        });
+        seal(team);
+        put(team, args.peers.at<std::byte>(peer, slot + layout.x + row * shape.row_bytes()), message.row, shape.row_bytes(),
+            args.store);
+        put(team, args.peers.at<std::byte>(peer, slot + layout.labels + row * label_bytes), message.label, label_bytes,
+            Store::cached);
+    }
+}
+
+template <class Team>
+bool send(const Team& team, const DispatchArgs& args) {
+    const RecvLayout layout = RecvLayout::carve(args.shape);
+    const std::uint64_t slot = args.window.recv.slot(args.progress->dispatched);
+    team.share(args.num_tokens, [&](int token) { send_token(team, args, layout, slot, token); });
+    settle(team);
+    return true;
+}
+
+template <class Team>
+bool deliver(const Team& team, const DispatchArgs& args) {
+    team.share(args.shape.num_ranks, [&](int step) {
+        const int peer = (args.shape.rank + step) % args.shape.num_ranks;
+        const std::uint64_t desk = args.window.desk(args.shape.rank);
+        publish(team, args.peers, peer, desk + offsetof(Desk, rows), args.progress->dispatched, 0);
+    });
+    return true;
+}
+
+template <class Team>
+bool await_rows(const Team& team, const DispatchArgs& args) {
+    if (team.index() != 0) return true;
+    *args.phase = Phase::rows;
+    const auto signal = [&](int source) { return args.window.desk(source) + offsetof(Desk, rows); };
+    return await_all(team, args.peers, args.epoch, signal, args.policy, *args.report);
+}
+
+template <class Team>
+TEAM_FN void unpack_expert(const Team& team, const DispatchArgs& args, const RecvLayout& layout, int local) {
+    const Shape& shape = args.shape;
+    const std::uint64_t slot = args.window.recv.slot(args.epoch);
+    const std::uint64_t first = shape.row_index(local, 0);
+    const auto words = static_cast<std::uint64_t>(shape.scale_words());
+    const std::uint64_t label_bytes = Label::bytes(shape);
+    const int count = static_cast<int>(args.ledger.received[local]);
+    const auto* labels = args.peers.mine<std::byte>(slot + layout.labels + first * label_bytes);
+    auto* src_info = args.peers.mine<std::int32_t>(slot + layout.src_info) + first;
+    team.lanes(count, [&](int row) {
+        const std::byte* origin = labels + static_cast<std::uint64_t>(row) * label_bytes + Label::origin_offset(shape);
+        src_info[row] = reinterpret_cast<const Origin*>(origin)->token;
+    });
+    if (words != 0) {
+        auto* columns = args.peers.mine<std::uint32_t>(slot + layout.scales) + first * words;
+        transpose(team, WordMatrix{labels, label_bytes, columns, shape.max_rows(), count, shape.scale_words()});
+    }
+    if (args.stats != nullptr) team.once([&] { return args.stats[local] += count; });
+}
+
+template <class Team>
+bool unpack(const Team& team, const DispatchArgs& args) {
+    const RecvLayout layout = RecvLayout::carve(args.shape);
+    team.share(args.shape.num_local(), [&](int local) { unpack_expert(team, args, layout, local); });
+    settle(team);
+    return true;
+}
+
+DEEP_LL_TIER_END

@@ -1,0 +1,59 @@
+// shape.hpp: the numbers of one exchange. Checked in Python before they come here.
+#pragma once
+
+#include "core/layout.hpp"
+#include "core/numeric.hpp"
+
+namespace deep_ll {
+
+constexpr int kMaxTopk = 32;
+constexpr int kMaxTokens = 4096;  // per rank; counts travel as 16 bits
+
+struct Shape {
+    int num_ranks;
+    int rank;
+    int num_experts;
+    int max_tokens;  // per rank
+    int hidden;
+    int num_topk;
+    Format format;
+
+    TEAM_FN int num_local() const { return num_experts / num_ranks; }
+    TEAM_FN int owner(int expert) const { return expert / num_local(); }
+    TEAM_FN int local(int expert) const { return expert % num_local(); }
+    TEAM_FN int first_local() const { return rank * num_local(); }
+    TEAM_FN std::uint64_t max_rows() const {  // of one expert
+        return static_cast<std::uint64_t>(num_ranks) * static_cast<std::uint64_t>(max_tokens);
+    }
+    TEAM_FN std::uint64_t num_rows() const { return max_rows() * static_cast<std::uint64_t>(num_local()); }
+    // Row `row` of local expert `local`, counted over all of them.
+    TEAM_FN std::uint64_t row_index(int local_expert, std::uint64_t row) const {
+        return static_cast<std::uint64_t>(local_expert) * max_rows() + row;
+    }
+
+    TEAM_FN bool is_fp8() const { return format != Format::bf16; }
+    TEAM_FN int num_groups() const { return is_fp8() ? hidden / kGroup : 0; }
+    TEAM_FN int scale_words() const { return format == Format::fp8_ue8m0 ? (num_groups() + 3) / 4 : num_groups(); }
+    TEAM_FN std::uint64_t bf16_bytes() const { return static_cast<std::uint64_t>(hidden) * 2; }
+    TEAM_FN std::uint64_t row_bytes() const { return is_fp8() ? bf16_bytes() / 2 : bf16_bytes(); }
+};
+
+// Where a dispatched row came from; the combine sends it back there.
+struct Origin {
+    std::uint32_t source;  // rank
+    std::uint16_t token;
+    std::uint16_t choice;  // which of the token's choices
+};
+
+// What travels beside a row: its scales, then its origin.
+struct Label {
+    TEAM_FN static std::uint64_t origin_offset(const Shape& shape) {
+        return round_up(static_cast<std::uint64_t>(shape.scale_words()) * 4, 8);
+    }
+    TEAM_FN static std::uint64_t bytes(const Shape& shape) {
+        const std::uint64_t used = origin_offset(shape) + sizeof(Origin);
+        return round_up(used, used <= 16 ? 16 : kLine);
+    }
+};
+
+}  // namespace deep_ll

@@ -1,0 +1,106 @@
+// window.hpp: every byte of the symmetric heap has its owner here. Size and offsets come from the same walk.
+//
+// The heap is cut into parts that do not depend on a call's shape, so a call of another shape never touches what
+// belongs to a round that is still being read.
+#pragma once
+
+#include "ep/shape.hpp"
+#include "symm/heap.hpp"
+#include "team/signal.hpp"
+
+namespace deep_ll {
+
+// What a source says of its round before any row moves; the reader compares it with its own.
+struct Greeting {
+    std::int32_t num_experts;
+    std::int32_t max_tokens;
+    std::int32_t hidden;
+    std::int32_t num_topk;
+    std::uint32_t format;
+};
+
+// All words of one source at one reader. One writer.
+struct alignas(128) Desk {
+    Signal counts;       // epoch of dispatch: greeting and counts are there
+    Signal rows;         // epoch of dispatch: all rows are there
+    Signal combined[2];  // by parity; epoch of combine: rows may be read. value: round << 1 | pulled
+    Signal consumed;     // epoch of combine: the source has read all rows of it
+    Greeting greeting[2];
+};
+static_assert(sizeof(Desk) == 128);
+
+// The parts of the heap.
+struct Window {
+    Object desks;    // [ranks] Desk
+    Object counts;   // 2 slots of [ranks][stride] u16: rows that a source sends to each expert
+    Object recv;     // 2 slots, laid out by RecvLayout
+    Object combine;  // 2 slots: rows that come back, or the experts' outputs that peers read in place
+    std::uint64_t counts_stride;  // bytes of one source's counts
+    std::uint64_t bytes;
+
+    // The whole heap of `bytes`, cut up; experts are bounded by its size.
+    static Window carve(std::uint64_t bytes, int num_ranks);
+    // The smallest heap that holds `shape` in any format and with any top-k.
+    static std::uint64_t bytes_for(const Shape& shape);
+
+    TEAM_FN int max_experts() const { return static_cast<int>(counts_stride / 2); }
+    TEAM_FN std::uint64_t desk(int source) const { return desks.offset + static_cast<std::uint64_t>(source) * sizeof(Desk); }
+    TEAM_FN std::uint64_t counts_of(std::uint32_t epoch, int source) const {
+        return counts.slot(epoch) + static_cast<std::uint64_t>(source) * counts_stride;
+    }
+    // Row of token `token`'s choice `choice`, come back to its source.
+    TEAM_FN std::uint64_t returned(const Shape& shape, std::uint32_t epoch, int choice, int token) const {
+        const auto row = static_cast<std::uint64_t>(choice) * static_cast<std::uint64_t>(shape.max_tokens);
+        return combine.slot(epoch) + (row + static_cast<std::uint64_t>(token)) * shape.bf16_bytes();
+    }
+    // Output row of an expert, where its owner left it.
+    TEAM_FN std::uint64_t output(const Shape& shape, std::uint32_t epoch, int local_expert, std::uint64_t row) const {
+        return combine.slot(epoch) + shape.row_index(local_expert, row) * shape.bf16_bytes();
+    }
+};
+
+// Inside a slot of `recv`. Offsets from the slot's start.
+struct RecvLayout {
+    std::uint64_t x;         // [local experts, max_rows, row bytes]
+    std::uint64_t labels;    // [local experts, max_rows] Label
+    std::uint64_t scales;    // [local experts, scale words, max_rows] u32
+    std::uint64_t src_info;  // [local experts, max_rows] i32
+    std::uint64_t bytes;
+
+    TEAM_FN static RecvLayout carve(const Shape& shape) {
+        Arena arena;
+        const std::uint64_t rows = shape.num_rows();
+        RecvLayout at{};
+        at.x = arena.take(rows * shape.row_bytes(), kPage);
+        at.labels = arena.take(rows * Label::bytes(shape), kLine);
+        at.scales = arena.take(rows * static_cast<std::uint64_t>(shape.scale_words()) * 4, kLine);
+        at.src_info = arena.take(rows * 4, kLine);
+        at.bytes = round_up(arena.used(), kPage);
+        return at;
+    }
+};
+
+// This rank's own memory of one round: what it sent where, needed when the answers come back. Two take turns.
+struct Ledger {
+    std::int32_t* experts;   // [max_tokens, num_topk], -1: no choice
+    std::int32_t* rows;      // [max_tokens, num_topk], the row each became at its owner
+    std::uint32_t* counts;   // [num_experts] rows sent to each expert
+    std::uint32_t* base;     // [num_experts] first of them
+    std::uint32_t* received;  // [num_local]
+
+    TEAM_FN static std::uint64_t bytes(const Shape& shape) {
+        return (2 * selections(shape) + 3 * static_cast<std::uint64_t>(shape.num_experts)) * 4;
+    }
+    TEAM_FN static Ledger at(std::uint64_t base_address, const Shape& shape) {
+        auto* words = reinterpret_cast<std::int32_t*>(base_address);
+        auto* counts = reinterpret_cast<std::uint32_t*>(words + 2 * selections(shape));
+        return {words, words + selections(shape), counts, counts + shape.num_experts, counts + 2 * shape.num_experts};
+    }
+
+   private:
+    TEAM_FN static std::uint64_t selections(const Shape& shape) {
+        return static_cast<std::uint64_t>(shape.max_tokens) * static_cast<std::uint64_t>(shape.num_topk);
+    }
+};
+
+}  // namespace deep_ll

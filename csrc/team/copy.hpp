@@ -1,0 +1,80 @@
+// copy.hpp: rows of bytes to a peer. put() moves, settle() makes sure that what was put comes before what is published.
+#pragma once
+
+#include "core/layout.hpp"
+#include "team/team.hpp"
+#include "team/vec.hpp"
+
+namespace deep_ll {
+
+// Streaming stores go past the caches: right for what is larger than them, wrong for what is read at once.
+enum class Store : std::uint32_t { cached = 0, streaming = 1 };
+
+constexpr std::uint64_t kVectorBytes = 16;  // the contract of every row: multiples of this, aligned to this
+
+}  // namespace deep_ll
+
+DEEP_LL_TIER_BEGIN
+
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
+TEAM_FN void stream16(std::byte* to, const std::byte* from) {
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to), load<__m128i>(from));
+}
+
+// `to` is aligned to a whole vector.
+TEAM_FN void stream_vector(std::byte* to, VecU32 value) {
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), __builtin_bit_cast(__m512i, value));
+#elif defined(__AVX2__)
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to), __builtin_bit_cast(__m256i, value));
+#else
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to), __builtin_bit_cast(__m128i, value));
+#endif
+}
+
+TEAM_FN void stream_fence() { _mm_sfence(); }
+#else
+// No streaming stores here (or a sanitizer that would not see them): plain ones.
+TEAM_FN void stream16(std::byte* to, const std::byte* from) { std::memcpy(to, from, 16); }
+TEAM_FN void stream_vector(std::byte* to, VecU32 value) { store(to, value); }
+TEAM_FN void stream_fence() {}
+#endif
+
+TEAM_FN void stream_row(std::byte* to, const std::byte* from, std::uint64_t bytes) {
+    constexpr std::uint64_t kBlock = 128;
+    std::uint64_t at = 0;
+    const std::uint64_t head = (kLine - reinterpret_cast<std::uintptr_t>(to) % kLine) % kLine;
+    for (; at < head && at < bytes; at += 16) stream16(to + at, from + at);
+    for (; at + kBlock <= bytes; at += kBlock) {
+        VecU32 block[kBlock / kVecBytes];
+        for (std::uint64_t i = 0; i < kBlock / kVecBytes; ++i) block[i] = load<VecU32>(from + at + i * kVecBytes);
+        for (std::uint64_t i = 0; i < kBlock / kVecBytes; ++i) stream_vector(to + at + i * kVecBytes, block[i]);
+    }
+    for (; at < bytes; at += 16) stream16(to + at, from + at);
+}
+
+// A row from this rank's memory to anyone's.
+template <class Team>
+TEAM_FN void put(const Team&, std::byte* to, const std::byte* from, std::uint64_t bytes, Store how) {
+    DEEP_LL_INVARIANT((bytes | reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from)) % kVectorBytes == 0,
+                      bytes);
+    if (how == Store::streaming)
+        stream_row(to, from, bytes);
+    else
+        std::memcpy(to, from, bytes);
+}
+
+// The staged message is complete and may be put.
+template <class Team>
+TEAM_FN void seal(const Team& team) {
+    team.sync();
+}
+
+// All that this team put is ordered before what is published after this phase.
+template <class Team>
+TEAM_FN void settle(const Team& team) {
+    stream_fence();
+    team.sync();
+}
+
+DEEP_LL_TIER_END

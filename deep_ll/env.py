@@ -1,0 +1,95 @@
+"""The environment, read here and nowhere else. A bad value raises; the README's table is made from this."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from deep_ll.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One environment variable: what it is called, what holds without it, what it does."""
+
+    name: str
+    default: str
+    meaning: str
+
+
+VARIABLES = (
+    Variable("DEEP_LL_TIMEOUT_S", "100", "seconds a call waits for peers before it raises PeerTimeout; 0: for ever"),
+    Variable("DEEP_LL_NUM_THREADS", "auto", "threads of a rank; auto: the cores it may use / the ranks on this host"),
+    Variable("DEEP_LL_CPU_LEVEL", "auto", "kernels to run: v2, v3 or v4 (x86-64 levels), base, native; auto: the best"),
+    Variable("DEEP_LL_STREAMING", "auto", "stores past the caches: always, never, auto: when a call's rows outgrow them"),
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The environment's values, parsed."""
+
+    timeout_s: float
+    num_threads: int | None
+    cpu_level: str
+    streaming: bool | None
+
+
+def markdown_table() -> str:
+    """All variables as the README shows them."""
+    rows = [f"| `{v.name}` | {v.default} | {v.meaning} |" for v in VARIABLES]
+    return "\n".join(["| variable | default | meaning |", "| --- | --- | --- |", *rows])
+
+
+def settings() -> Settings:
+    """Reads the environment.
+
+    Raises:
+        ArgumentError: a value that cannot be understood; the message names variable, value and what it may be.
+    """
+    return Settings(
+        timeout_s=_timeout(_text("DEEP_LL_TIMEOUT_S")),
+        num_threads=_threads(_text("DEEP_LL_NUM_THREADS")),
+        cpu_level=_level(_text("DEEP_LL_CPU_LEVEL")),
+        streaming=_streaming(_text("DEEP_LL_STREAMING")),
+    )
+
+
+def _text(name: str) -> str:
+    default = next(variable.default for variable in VARIABLES if variable.name == name)
+    return os.environ.get(name) or default
+
+
+def _refuse(name: str, value: str, allowed: str) -> ArgumentError:
+    return ArgumentError(f"{name}={value!r} in the environment: it must be {allowed}")
+
+
+def _timeout(value: str) -> float:
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < 1e9:
+        raise _refuse("DEEP_LL_TIMEOUT_S", value, "a number of seconds, 0 for no limit")
+    return seconds
+
+
+def _threads(value: str) -> int | None:
+    if value == "auto":
+        return None
+    if not value.isdecimal() or int(value) < 1:
+        raise _refuse("DEEP_LL_NUM_THREADS", value, "auto or a number from 1")
+    return int(value)
+
+
+def _level(value: str) -> str:
+    if value not in ("auto", "v2", "v3", "v4", "base", "native"):
+        raise _refuse("DEEP_LL_CPU_LEVEL", value, "auto, v2, v3, v4, base or native")
+    return "" if value == "auto" else value
+
+
+def _streaming(value: str) -> bool | None:
+    choices = {"auto": None, "always": True, "never": False}
+    if value not in choices:
+        raise _refuse("DEEP_LL_STREAMING", value, "auto, always or never")
+    return choices[value]

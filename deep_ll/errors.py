@@ -1,0 +1,27 @@
+"""What deep_ll raises. Every message names the values and the cure."""
+
+from __future__ import annotations
+
+
+class DeepLLError(RuntimeError):
+    """Base of all errors of this library."""
+
+
+class ArgumentError(DeepLLError, ValueError):
+    """A call was given something it cannot work with. Nothing was moved; the buffer is as before."""
+
+
+class OrderError(DeepLLError):
+    """Calls came in an order that cannot work: a hook called twice, a handle too old, a destroyed buffer."""
+
+
+class PeerError(DeepLLError):
+    """Ranks disagree, or one of them cannot be reached."""
+
+
+class PeerTimeout(PeerError, TimeoutError):
+    """A rank did not do its part in time. The message says who, in which phase, expected and seen."""
+
+
+class HeapMemoryError(DeepLLError, MemoryError):
+    """The heaps of the ranks on this host would not fit into its free memory."""

@@ -1,0 +1,47 @@
+"""EventOverlap: the end of an operation, as DeepEP's users know it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    import torch
+
+    from deep_ll.rounds import Pending
+
+
+class EventOverlap:
+    """The end of an operation that was started with `async_finish=True`.
+
+    On CPUs nothing runs behind the caller's back: the receiving half of the operation runs in `current_stream_wait()`,
+    or at the start of the buffer's next operation, whichever comes first. Without `async_finish` the operation is
+    complete, `event` is None and waiting does nothing.
+
+    Args:
+        event: the operation to wait for, or None.
+        extra_tensors: tensors to keep alive as long as this object.
+    """
+
+    def __init__(self, event: Pending | None = None, extra_tensors: Sequence[torch.Tensor] | None = None) -> None:
+        self.event = event
+        self.extra_tensors = extra_tensors
+
+    def current_stream_wait(self, release_handle: bool = False) -> None:
+        """Returns when the operation's results may be read.
+
+        Args:
+            release_handle: also let go of the event and the extra tensors.
+        """
+        if self.event is not None:
+            self.event.finish()
+        if release_handle:
+            self.event = self.extra_tensors = None
+
+    def __enter__(self) -> EventOverlap:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.current_stream_wait()

@@ -1,0 +1,92 @@
+"""What the bytes of a buffer are for, before any of them is touched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from deep_ll.runtime.memory import mib
+
+if TYPE_CHECKING:
+    from deep_ll._native import Object, Shape, Window
+
+_PAGE = 4096
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the heap."""
+
+    name: str
+    offset: int
+    num_bytes: int
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One rank's heap: its parts without holes, and what of it will be touched. `print(plan)` shows a table.
+
+    Attributes:
+        parts: by offset.
+        num_bytes: their sum; reserved, not occupied: only touched pages cost memory.
+        expected_bytes: touched under uniform routing with all tokens; None while no shape is known.
+        worst_bytes: touched if every row is used.
+        num_local_ranks: ranks on this host, which touch as much each.
+    """
+
+    parts: tuple[Part, ...]
+    num_bytes: int
+    expected_bytes: int | None
+    worst_bytes: int
+    num_local_ranks: int
+
+    def __str__(self) -> str:
+        rows = [("offset", "bytes", "part", "what for")]
+        rows += [(f"{p.offset:#x}", f"{p.num_bytes:,}", p.name, p.meaning) for p in self.parts]
+        widths = [max(len(row[i]) for row in rows) for i in range(3)]
+        lines = [f"{a:>{widths[0]}}  {b:>{widths[1]}}  {c:<{widths[2]}}  {d}" for a, b, c, d in rows]
+        expected = "unknown before the first dispatch" if self.expected_bytes is None else mib(self.expected_bytes)
+        lines.append(
+            f"reserved {mib(self.num_bytes)} a rank, {self.num_local_ranks} ranks on this host; "
+            f"touched: expected {expected}, at worst {mib(self.worst_bytes)} a rank"
+        )
+        return "\n".join(lines)
+
+
+def expected_bytes(shape: Shape) -> int:
+    """What a rank touches if all ranks send all their tokens and routing is uniform: two rounds are held at once.
+
+    As many rows arrive as are sent, and as many come back in BF16.
+    """
+    rows = shape.num_topk * shape.max_tokens
+    arriving = shape.row_bytes + shape.label_bytes + 4 * shape.scale_words + 4
+    return 2 * rows * (arriving + 2 * shape.hidden) + 16 * _PAGE
+
+
+def plan_of(window: Window, num_local_ranks: int, expected: int | None) -> Plan:
+    """The plan of a heap."""
+    parts = [Part("header", 0, window.desks.offset, "nonce of the hand-over, doorbell of the sleeping rank")]
+
+    def add(name: str, part: Object, meaning: str) -> None:
+        slots = [""] if part.slots == 1 else [f"[{slot}]" for slot in range(part.slots)]
+        for slot, suffix in enumerate(slots):
+            parts.append(Part(name + suffix, part.offset + slot * part.slot_bytes, part.slot_bytes, meaning))
+
+    add("desks", window.desks, "each source's signal words and greetings")
+    add("counts", window.counts, "rows that each source sends to each expert")
+    add("recv", window.recv, "received rows, their labels, scales, src_info")
+    add("combine", window.combine, "rows that come back, or experts' outputs read in place")
+    return _filled(parts, window.num_bytes, num_local_ranks, expected)
+
+
+def _filled(parts: list[Part], num_bytes: int, num_local_ranks: int, expected: int | None) -> Plan:
+    """Names the bytes between parts, so that the sum is the whole."""
+    whole: list[Part] = []
+    at = 0
+    for part in [*parts, Part("", num_bytes, 0, "")]:
+        if part.offset > at:
+            whole.append(Part("(padding)", at, part.offset - at, "alignment"))
+        whole.append(part)
+        at = part.offset + part.num_bytes
+    return Plan(tuple(whole[:-1]), num_bytes, expected, num_bytes, num_local_ranks)

@@ -1,0 +1,90 @@
+"""Which operations are under way, and in which order they may be finished."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from deep_ll.errors import OrderError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from deep_ll.handle import Lease
+    from deep_ll.session import Kind
+
+NUM_SLOTS = 2  # rounds whose results can be held at once
+
+
+@dataclass(eq=False)
+class Round:
+    """One dispatch, from its call until its slot of the heap is needed again."""
+
+    owner: object  # the session it belongs to
+    epoch: int
+    kind: Kind
+    ledger: torch.Tensor
+    num_tokens: int
+    pending: Pending | None = None
+    combined: bool = False
+    combines: list[Pending] = field(default_factory=list)
+    _lease: weakref.ref[Lease] | None = None
+
+    def watch(self, lease: Lease) -> None:
+        """Remembers whose results these are."""
+        self._lease = weakref.ref(lease)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether somebody still has the handle and has not combined with it."""
+        return not self.combined and self._lease is not None and self._lease() is not None
+
+    def check_over(self, next_epoch: int) -> None:
+        """Raises unless this round's slot may be given to dispatch `next_epoch`."""
+        waiting = [p for p in (self.pending, *self.combines) if p is not None and not p.done]
+        if waiting:
+            raise OrderError(
+                f"dispatch #{next_epoch} needs the place of dispatch #{self.epoch}, but {waiting[0].name} is not finished: "
+                f"call its hook first (at most {NUM_SLOTS} rounds can be under way)"
+            )
+        if self.is_held:
+            raise OrderError(
+                f"dispatch #{next_epoch} would overwrite the results of dispatch #{self.epoch}, whose handle is still held and "
+                f"was not combined: combine it, or drop the handle (results of {NUM_SLOTS} dispatches can be held)"
+            )
+
+
+class Pending:
+    """The receiving half of an operation; runs once."""
+
+    def __init__(self, name: str, receive: Callable[[], None], earlier: Pending | None = None) -> None:
+        self.name = name
+        self.done = False
+        self._receive: Callable[[], None] | None = receive
+        self._earlier = earlier
+
+    def finish(self) -> None:
+        """Receives, unless that was done; operations of the same kind that were sent before come first."""
+        if self.done or self._receive is None:
+            return
+        if self._earlier is not None:
+            self._earlier.finish()
+        receive, self._receive, self._earlier = self._receive, None, None
+        receive()
+        self.done = True
+
+    def as_hook(self) -> Callable[[], None]:
+        """A function for the user to call, once."""
+        called = False
+
+        def hook() -> None:
+            nonlocal called
+            if called:
+                raise OrderError(f"the hook of {self.name} was called twice: call each hook once")
+            called = True
+            self.finish()
+
+        return hook

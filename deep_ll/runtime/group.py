@@ -1,0 +1,66 @@
+"""A group of ranks, as far as setting up a buffer needs one: gather small values, meet."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import torch.distributed as dist
+
+from deep_ll.errors import ArgumentError
+
+T = TypeVar("T")
+
+
+@runtime_checkable
+class Group(Protocol):
+    """What deep_ll asks of a group. Used while a buffer is made, never in a dispatch or a combine."""
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+
+    @property
+    def in_process(self) -> bool:
+        """Whether the ranks are threads of this process."""
+
+    def all_gather(self, value: T) -> list[T]:
+        """Every rank's value, by rank. Collective."""
+
+
+class TorchGroup:
+    """Ranks of a torch.distributed process group with a CPU backend (gloo, or one that includes it)."""
+
+    in_process = False
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        backends = {str(group._get_backend_name())} if hasattr(group, "_get_backend_name") else set()
+        if backends == {"nccl"}:
+            raise ArgumentError("this group has only the backend nccl; deep_ll on CPUs needs gloo: dist.new_group(backend='gloo')")
+        self._group = group
+        self.rank: int = dist.get_rank(group)
+        self.size: int = dist.get_world_size(group)
+
+    def all_gather(self, value: T) -> list[T]:
+        """Every rank's value, by rank. Collective."""
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, group=self._group)
+        return values
+
+
+def as_group(group: object) -> Group:
+    """The group as deep_ll sees it.
+
+    Raises:
+        ArgumentError: it is neither a process group that this rank belongs to nor a group of deep_ll.
+    """
+    if group is None:
+        raise ArgumentError("Buffer needs a group: pass torch.distributed.group.WORLD or one made by dist.new_group()")
+    if isinstance(group, dist.ProcessGroup):
+        return TorchGroup(group)
+    if isinstance(group, Group):
+        return group
+    raise ArgumentError(f"{type(group).__name__} is not a group that this rank belongs to: pass a torch.distributed ProcessGroup")

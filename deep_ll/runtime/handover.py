@@ -1,0 +1,152 @@
+"""Hands the memory of each rank to the ranks of the same host.
+
+The memory is a sealed memfd: it has no name, so nothing is left when ranks die at any moment; it does not depend on
+the size of /dev/shm; its size cannot be changed, so a peer cannot be killed by shrinking it. It goes over an abstract
+Unix socket (SCM_RIGHTS) to processes of the same user that know the owner's secret, which travels through the group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hmac
+import os
+import secrets
+import socket
+import struct
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from deep_ll.errors import PeerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from deep_ll.runtime.group import Group
+
+_SECRET_BYTES = 32
+_PATIENCE_S = 60.0  # for one step of the hand-over
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A file descriptor of sealed memory."""
+
+    fd: int
+
+
+@dataclass(frozen=True)
+class Card:
+    """Where a rank hands out its memory, and what to say there."""
+
+    address: str = field(default_factory=lambda: f"\0deep_ll-{secrets.token_hex(16)}")
+    secret: bytes = field(default_factory=lambda: secrets.token_bytes(_SECRET_BYTES))
+
+
+@contextlib.contextmanager
+def sealed_memory(num_bytes: int) -> Iterator[Memory]:
+    """Memory that other processes can map: only its user's, of fixed size. Pages cost nothing until touched."""
+    fd = os.memfd_create("deep_ll", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.fchmod(fd, 0o600)
+        os.ftruncate(fd, num_bytes)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        yield Memory(fd)
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def exchange(group: Group, fd: int) -> Iterator[list[int | None]]:
+    """Gives `fd` to all peers and takes theirs: descriptors by rank, None for this rank's own. Collective.
+
+    Raises:
+        PeerError: on every rank, if any rank cannot reach another one's memory; it names them.
+    """
+    card = Card()
+    with contextlib.ExitStack() as cleanup, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(card.address)
+        listener.listen(group.size)
+        cards = group.all_gather(card)
+        server = threading.Thread(target=_serve, args=(listener, card.secret, fd), daemon=True)
+        server.start()
+        fds: list[int | None] = [None] * group.size
+        failures: list[str] = []
+        for peer in (p for p in range(group.size) if p != group.rank):
+            try:
+                fds[peer] = taken = _take(cards[peer])
+                cleanup.callback(os.close, taken)
+            except OSError as error:
+                failures.append(f"rank {group.rank} cannot map the memory of rank {peer} ({error})")
+        everybody = [line for lines in group.all_gather(failures) for line in lines]
+        _stop(card)
+        server.join(_PATIENCE_S)
+        if everybody:
+            raise PeerError(_explain(everybody))
+        yield fds
+
+
+def _explain(failures: list[str]) -> str:
+    more = f" and {len(failures) - 4} more" if len(failures) > 4 else ""
+    return (
+        f"{'; '.join(failures[:4])}{more}. Ranks of one buffer must be on one host, in one network namespace and of one user: "
+        "this version has no path to other hosts"
+    )
+
+
+def _serve(listener: socket.socket, secret: bytes, fd: int) -> None:
+    """Answers peers until somebody says the secret without wanting the memory."""
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        with connection, contextlib.suppress(OSError):
+            if _answer(connection, secret, fd):
+                return
+
+
+def _answer(connection: socket.socket, secret: bytes, fd: int) -> bool:
+    connection.settimeout(_PATIENCE_S)
+    if _uid_of(connection) != os.geteuid():
+        return False
+    said = connection.recv(_SECRET_BYTES + 1, socket.MSG_WAITALL)
+    if not hmac.compare_digest(said[:_SECRET_BYTES], secret):
+        return False
+    if said[_SECRET_BYTES:] == b"!":
+        return True
+    socket.send_fds(connection, [b"."], [fd])
+    return False
+
+
+def _uid_of(connection: socket.socket) -> int:
+    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return int(uid)
+
+
+def _connect(card: Card) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(_PATIENCE_S)
+        connection.connect(card.address)
+        if _uid_of(connection) != os.geteuid():
+            raise PermissionError("another user's process answers")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _take(card: Card) -> int:
+    with _connect(card) as connection:
+        connection.sendall(card.secret + b"?")
+        _, fds, _, _ = socket.recv_fds(connection, 1, 1)
+        if not fds:
+            raise ConnectionRefusedError("it was refused")
+        return fds[0]
+
+
+def _stop(card: Card) -> None:
+    with contextlib.suppress(OSError), _connect(card) as connection:
+        connection.sendall(card.secret + b"!")

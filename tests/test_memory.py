@@ -1,0 +1,147 @@
+"""What a heap costs, what it may cost, and what is checked before."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import memory_work
+import pytest
+from cases import Case
+from exchange import make_buffer, round_trip
+
+import deep_ll
+from deep_ll.runtime import memory
+from deep_ll.testing import RankPool, run_ranks
+
+TESTS = Path(__file__).parent
+
+# (max tokens per rank, hidden, experts): models in production, and what DeepEP's logs say.
+SHAPES = [
+    (128, 7168, 256),
+    (128, 7168, 288),
+    (256, 7168, 256),
+    (1024, 7168, 256),
+    (128, 3072, 288),
+    (128, 2048, 128),
+    (128, 4096, 128),
+    (512, 5120, 160),
+    (64, 6144, 384),
+    (16, 8192, 512),
+    (1, 7168, 64),
+]
+RANKS = [1, 2, 4, 8, 16, 32, 64]
+
+
+def deepep_hint(max_tokens: int, hidden: int, num_experts: int) -> int:
+    """DeepEP's size of its low-latency buffer."""
+    message = 16 + max(2 * hidden, hidden + 4 * (hidden // 128))
+    combined = 4 * (hidden // 128) + 2 * hidden
+    send = max(max_tokens * message, num_experts * max_tokens * combined)
+    receive = num_experts * max_tokens * max(message, combined)
+    signals = -(-4 * num_experts // 128) * 128
+    total = 2 * (send + receive + signals)
+    return (total + 128) // 128 * 128
+
+
+@pytest.mark.parametrize(("max_tokens", "hidden", "num_experts"), SHAPES)
+def test_no_more_than_deepep(max_tokens: int, hidden: int, num_experts: int) -> None:
+    for num_ranks in RANKS:
+        ours = deep_ll.Buffer.get_low_latency_rdma_size_hint(
+            num_max_dispatch_tokens_per_rank=max_tokens,
+            hidden=hidden,
+            num_ranks=num_ranks,
+            num_experts=num_experts,
+        )
+        assert 0 < ours <= deepep_hint(max_tokens, hidden, num_experts), num_ranks
+
+
+def test_formula_gives_published_sizes() -> None:
+    assert deepep_hint(128, 7168, 256) == pytest.approx(1908.410e6, rel=1e-6)
+    assert deepep_hint(128, 3072, 288) == pytest.approx(920.128e6, rel=1e-6)
+
+
+def test_only_touched_pages_cost(pools: Callable[[int], RankPool]) -> None:
+    for told in pools(2).run(memory_work.touched_by_large):
+        assert told["reserved"] > 500 << 20
+        assert told["made"] < 1 << 20
+        assert told["used"] < 16 << 20
+
+
+CASE = Case(world=2, experts=4, tokens=3, max_tokens=64, hidden=1024, topk=2)
+
+
+def construct(group):
+    with pytest.raises(deep_ll.HeapMemoryError) as caught:
+        make_buffer(group, CASE)
+    return str(caught.value)
+
+
+def test_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    available = 300 << 10
+    monkeypatch.setattr(memory, "available_bytes", lambda: available)
+    for message in run_ranks(2, construct):
+        sizes = re.findall(r"([\d.]+) MiB", message)
+        assert "0.3" in sizes  # what is free
+        assert float(sizes[0]) > 0.3  # what is needed
+        assert "max_tokens_per_rank" in message
+
+
+def test_enough_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "available_bytes", lambda: 64 << 20)
+    run_ranks(2, lambda group: round_trip(make_buffer(group, CASE), CASE, 0))
+
+
+def test_container_limit_counts() -> None:
+    assert 0 < memory.available_bytes() < 1 << 60
+
+
+def plan(group):
+    with make_buffer(group, CASE) as buf:
+        told = buf.plan()
+        assert sum(part.num_bytes for part in told.parts) == told.num_bytes == buf.num_rdma_bytes
+        ends = [part.offset + part.num_bytes for part in told.parts]
+        assert [part.offset for part in told.parts] == [0, *ends[:-1]]
+        assert told.expected_bytes < told.worst_bytes <= told.num_bytes
+        return str(told)
+
+
+def test_plan_names_every_byte() -> None:
+    for text in run_ranks(2, plan):
+        assert "expected" in text
+        assert "worst" in text
+
+
+SMALL_SHM = """
+import sys
+import memory_work
+from deep_ll.testing import spawn_ranks
+if __name__ == "__main__":
+    print(*spawn_ranks(2, memory_work.heavy))
+"""
+UNSHARE = ["unshare", "--mount", "sh", "-c"]
+
+
+def test_64_mb_of_dev_shm_are_enough(tmp_path: Path) -> None:
+    mount = "mount -t tmpfs -o size=64m tmpfs /dev/shm && df /dev/shm"
+    if shutil.which("unshare") is None:
+        pytest.skip("unshare is not installed")
+    tried = subprocess.run([*UNSHARE, mount], capture_output=True, text=True, check=False)
+    if tried.returncode != 0:
+        pytest.skip(f"cannot mount a small /dev/shm: {tried.stderr.strip()}")
+    script = tmp_path / "small_shm.py"
+    script.write_text(SMALL_SHM)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
+    run = subprocess.run(
+        [*UNSHARE, f"{mount} && exec {sys.executable} {script}"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=50,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert all(int(n) > 64 << 20 for n in run.stdout.splitlines()[-1].split())
