@@ -1,7 +1,14 @@
 """deep_ll: low-latency expert-parallel dispatch and combine over symmetric memory."""
 
 from deep_ll.buffer import Buffer, topk_idx_t
-from deep_ll.errors import ArgumentError, DeepLLError, HeapMemoryError, OrderError, PeerError, PeerTimeout
+from deep_ll.errors import (
+    ArgumentError,
+    DeepLLError,
+    HeapMemoryError,
+    OrderError,
+    PeerError,
+    PeerTimeout,
+)
 from deep_ll.event import EventOverlap
 from deep_ll.handle import Handle
 from deep_ll.information import __version__, info

@@ -28,14 +28,21 @@ class Shape:
     combine_bytes: int
     recv_offsets: tuple[int, int, int, int]
     def __init__(
-        self, num_ranks: int, rank: int, num_experts: int, max_tokens: int, hidden: int, num_topk: int, format: int
+        self,
+        num_ranks: int,
+        rank: int,
+        num_experts: int,
+        max_tokens: int,
+        hidden: int,
+        num_topk: int,
+        format: int,
     ) -> None: ...
 
 @final
 class CallOptions:
     """How a call waits and stores."""
 
-    def __init__(self, timeout_ns: int, streaming: bool) -> None: ...
+    def __init__(self, timeout_ns: int, streaming: bool, small: bool) -> None: ...
 
 @final
 class Object:
@@ -67,7 +74,13 @@ class Exchange:
     consumed: int
     num_threads: int
     def __init__(
-        self, bases: list[int], rank: int, heap_bytes: int, num_threads: int, crowded: bool, level: str
+        self,
+        bases: list[int],
+        rank: int,
+        heap_bytes: int,
+        num_threads: int,
+        crowded: bool,
+        level: str,
     ) -> None: ...
     def dispatch_send(
         self,
@@ -80,8 +93,12 @@ class Exchange:
         layout_range: int,
         /,
     ) -> bool: ...
-    def dispatch_receive(self, shape: Shape, options: CallOptions, ledger: int, epoch: int, stats: int, /) -> bool: ...
-    def combine_send(self, shape: Shape, options: CallOptions, ledger: int, round: int, x: int, /) -> bool: ...
+    def dispatch_receive(
+        self, shape: Shape, options: CallOptions, ledger: int, epoch: int, stats: int, /
+    ) -> bool: ...
+    def combine_send(
+        self, shape: Shape, options: CallOptions, ledger: int, round: int, x: int, /
+    ) -> bool: ...
     def combine_receive(
         self,
         shape: Shape,

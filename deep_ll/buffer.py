@@ -10,20 +10,22 @@ import torch
 from deep_ll import _native, checks, env, sizing
 from deep_ll.errors import ArgumentError, OrderError
 from deep_ll.event import EventOverlap
+from deep_ll.kinds import Sizes
 from deep_ll.plan import Plan, plan_of
 from deep_ll.runtime.group import as_group
 from deep_ll.runtime.heap import open_heap
-from deep_ll.session import Session, Sizes
+from deep_ll.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
+    from typing import TypeAlias
 
     from deep_ll.handle import Handle
     from deep_ll.rounds import Pending
 
-    Hook = Callable[[], None]
-    Received = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
+    Hook: TypeAlias = Callable[[], None]
+    Received: TypeAlias = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
 
 topk_idx_t = torch.int64
 """DeepEP's name for the usual dtype of topk_idx; int32 is taken as well."""
@@ -32,20 +34,27 @@ _INDEX_DTYPES = (torch.int64, torch.int32)
 
 
 class Buffer:
-    """Symmetric memory of a group of ranks and the expert-parallel calls over it. One thread at a time may use it.
+    """Symmetric memory of a group of ranks and the expert-parallel calls over it. One thread at a
+    time may use it.
 
-    The constructor is collective. Names and meaning are DeepEP's; what comes after `*` is deep_ll's own.
+    The constructor is collective. Names and meaning are DeepEP's; what comes after `*` is deep_ll's
+    own.
 
     Args:
-        group: a torch.distributed ProcessGroup with gloo, or a group of thread ranks (`deep_ll.testing.run_ranks`).
+        group: a torch.distributed ProcessGroup with gloo, or a group of thread ranks
+            (`deep_ll.testing.run_ranks`).
         num_nvl_bytes: taken and unused: the low-latency calls need no second buffer.
-        num_rdma_bytes: bytes of this rank's heap, from `get_low_latency_rdma_size_hint`; the same on all ranks.
+        num_rdma_bytes: bytes of this rank's heap, from `get_low_latency_rdma_size_hint`; the same
+            on all ranks.
         low_latency_mode: must be True.
         num_qps_per_rank: taken and unused on CPUs.
-        max_tokens_per_rank, hidden, num_experts: instead of `num_rdma_bytes`: the buffer sizes itself.
+        max_tokens_per_rank, hidden, num_experts: instead of `num_rdma_bytes`: the buffer sizes
+            itself.
         max_topk: for the estimate of the memory that will be touched.
-        timeout_s: how long a call waits for peers, seconds; 0: for ever. Default: DEEP_LL_TIMEOUT_S, 100.
-        num_threads: threads of this rank. Default: DEEP_LL_NUM_THREADS, or cores / ranks on this host.
+        timeout_s: how long a call waits for peers, seconds; 0: for ever. Default:
+            DEEP_LL_TIMEOUT_S, 100.
+        num_threads: threads of this rank. Default: DEEP_LL_NUM_THREADS, or cores / ranks on this
+            host.
         explicitly_destroy: warn if the buffer is dropped without `destroy()`.
 
     Raises:
@@ -77,25 +86,32 @@ class Buffer:
         settings = env.settings()
         timeout_s = settings.timeout_s if timeout_s is None else float(timeout_s)
         if not 0 <= timeout_s < 1e9:
-            raise ArgumentError(f"timeout_s is {timeout_s}: it must be a number of seconds, 0 for no limit")
+            raise ArgumentError(
+                f"timeout_s is {timeout_s}: it must be a number of seconds, 0 for no limit"
+            )
         if num_threads is not None and num_threads < 1:
             raise ArgumentError(f"num_threads is {num_threads}: it must be 1 or more")
         ranks = as_group(group)
         if ranks.size > _native.MAX_RANKS:
-            raise ArgumentError(f"the group has {ranks.size} ranks: at most {_native.MAX_RANKS} are supported")
+            raise ArgumentError(
+                f"the group has {ranks.size} ranks: at most {_native.MAX_RANKS} are supported"
+            )
         request = sizing.Request(num_rdma_bytes, max_tokens_per_rank, hidden, num_experts, max_topk)
         self.num_rdma_bytes, expected = sizing.settle(ranks, request)
         self.group = group
         self.rank, self.group_size = ranks.rank, ranks.size
         self.low_latency_mode = True
         self.num_nvl_bytes, self.num_qps_per_rank = num_nvl_bytes, num_qps_per_rank
-        self._session = Session(open_heap(ranks, self.num_rdma_bytes), settings, timeout_s, num_threads, expected)
+        self._session = Session(
+            open_heap(ranks, self.num_rdma_bytes), settings, timeout_s, num_threads, expected
+        )
 
     @staticmethod
     def get_low_latency_rdma_size_hint(
         num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int
     ) -> int:
-        """Bytes of `num_rdma_bytes` that hold any dispatch and combine of this shape, whatever top-k and format.
+        """Bytes of `num_rdma_bytes` that hold any dispatch and combine of this shape, whatever
+        top-k and format.
 
         Raises:
             ArgumentError: no buffer can hold such a shape; the message says which number is wrong.
@@ -116,36 +132,43 @@ class Buffer:
         async_finish: bool = False,
         return_recv_hook: bool = False,
     ) -> tuple[Received, torch.Tensor, Handle, EventOverlap, Hook | None]:
-        """Sends each token to the ranks of the experts it chose. Collective; all ranks pass the same numbers and flags.
+        """Sends each token to the ranks of the experts it chose. Collective; all ranks pass the
+        same numbers and flags.
 
         With R ranks, M = `num_max_dispatch_tokens_per_rank`, E_local = `num_experts` / R:
 
         Args:
-            x: bfloat16 [num_tokens, hidden], contiguous; 0 <= num_tokens <= M, different on each rank if you like.
-            topk_idx: int64 or int32 [num_tokens, num_topk], experts by global number, each at most once a token; -1: none.
+            x: bfloat16 [num_tokens, hidden], contiguous; 0 <= num_tokens <= M, different on each
+                rank if you like.
+            topk_idx: int64 or int32 [num_tokens, num_topk], experts by global number, each at most
+                once a token; -1: none.
             num_max_dispatch_tokens_per_rank: M, 1 to 4096.
             num_experts: of all ranks; a multiple of R.
             cumulative_local_expert_recv_stats: int32 [E_local], grows by the received counts.
-            use_fp8: send e4m3 with a scale for 128 channels (hidden % 128 == 0), else bfloat16 (hidden % 8 == 0).
+            use_fp8: send e4m3 with a scale for 128 channels (hidden % 128 == 0), else bfloat16
+                (hidden % 8 == 0).
             round_scale: scales are powers of two.
             use_ue8m0: only their exponents, four in an int32; needs `round_scale`.
             async_finish: receive in `event.current_stream_wait()`.
             return_recv_hook: receive when the returned hook is called.
 
         Returns:
-            recv_x: bfloat16 [E_local, R*M, hidden], or (float8_e4m3fn of that shape, scales). Scales are float32
-                [E_local, R*M, hidden/128] (or int32 [E_local, R*M, ceil(hidden/512)] for ue8m0) with token-contiguous
-                strides; value = fp8 * scale. Rows of an expert are sorted by (source rank, token).
+            recv_x: bfloat16 [E_local, R*M, hidden], or (float8_e4m3fn of that shape, scales).
+                Scales are float32 [E_local, R*M, hidden/128] (or int32 [E_local, R*M,
+                ceil(hidden/512)] for ue8m0) with token-contiguous strides; value = fp8 * scale.
+                Rows of an expert are sorted by (source rank, token).
             recv_count: int32 [E_local], rows of each local expert; rows beyond are undefined.
             handle: for `low_latency_combine`.
             event: see `async_finish`.
             hook: see `return_recv_hook`, else None.
 
-        `recv_x` and `handle.src_info` are views of the heap. They may be read until the second next dispatch is called.
+        `recv_x` and `handle.src_info` are views of the heap. They may be read until the second next
+        dispatch is called.
 
         Raises:
             ArgumentError: a tensor or a number that cannot work; nothing was moved.
-            OrderError: results or hooks of earlier rounds are in the way, or the buffer is destroyed.
+            OrderError: results or hooks of earlier rounds are in the way, or the buffer is
+                destroyed.
             PeerError: ranks passed different numbers.
             PeerTimeout: a rank did not come.
         """
@@ -156,13 +179,17 @@ class Buffer:
         num_tokens, hidden = x.shape
         checks.tensor("topk_idx", topk_idx, _INDEX_DTYPES, (num_tokens, None))
         checks.num_tokens_fit(num_tokens, num_max_dispatch_tokens_per_rank)
-        kind = session.kind(Sizes(num_max_dispatch_tokens_per_rank, hidden, num_experts, topk_idx.shape[1], fmt))
+        kind = session.kinds.of(
+            Sizes(num_max_dispatch_tokens_per_rank, hidden, num_experts, topk_idx.shape[1], fmt)
+        )
         stats = cumulative_local_expert_recv_stats
         if stats is not None:
-            checks.tensor("cumulative_local_expert_recv_stats", stats, (torch.int32,), (kind.shape.num_local,))
-        recv_x, recv_count, handle, pending = session.dispatch(kind, x, topk_idx, stats)
-        event, hook = self._end(session, pending, async_finish, return_recv_hook)
-        return recv_x, recv_count, handle, event, hook
+            checks.tensor(
+                "cumulative_local_expert_recv_stats", stats, (torch.int32,), (kind.shape.num_local,)
+            )
+        sent = session.dispatch(kind, x, topk_idx, stats)
+        event, hook = self._end(session, sent.pending, async_finish, return_recv_hook)
+        return sent.x, sent.recv_count, sent.handle, event, hook
 
     def low_latency_combine(
         self,
@@ -179,18 +206,19 @@ class Buffer:
         """Sends the experts' outputs back and adds them up with weights. Collective.
 
         Args:
-            x: bfloat16 [E_local, R*M, hidden], contiguous: the output for each received row; other rows are not read.
+            x: bfloat16 [E_local, R*M, hidden], contiguous: the output for each received row; other
+                rows are not read.
             topk_idx: as it was dispatched; entries may have become -1, their outputs are left out.
             topk_weights: float32 [num_tokens, num_topk].
             handle: of the dispatch that is answered. It may be combined with more than once.
-            zero_copy: the outputs were written into `get_next_low_latency_combine_buffer(handle)`; peers read them
-                there and `x` is not read. All ranks must agree.
+            zero_copy: the outputs were written into `get_next_low_latency_combine_buffer(handle)`;
+                peers read them there and `x` is not read. All ranks must agree.
             async_finish, return_recv_hook: as in `low_latency_dispatch`.
             out: bfloat16 [num_tokens, hidden] for the result; default: a new tensor.
 
         Returns:
-            combined_x: bfloat16 [num_tokens, hidden], `out` if it was given: the sum over choices != -1 of
-                weight * output, in float32, in the order of the choices.
+            combined_x: bfloat16 [num_tokens, hidden], `out` if it was given: the sum over choices
+                != -1 of weight * output, in float32, in the order of the choices.
             event, hook: as in `low_latency_dispatch`.
 
         Raises:
@@ -201,7 +229,9 @@ class Buffer:
         this = session.live_round(handle)
         shape = this.kind.shape
         checks.tensor("topk_idx", topk_idx, _INDEX_DTYPES, (this.num_tokens, shape.num_topk))
-        checks.tensor("topk_weights", topk_weights, (torch.float32,), (this.num_tokens, shape.num_topk))
+        checks.tensor(
+            "topk_weights", topk_weights, (torch.float32,), (this.num_tokens, shape.num_topk)
+        )
         checks.tensor("x", x, (torch.bfloat16,), (shape.num_local, shape.max_rows, shape.hidden))
         if out is None:
             out = torch.empty((this.num_tokens, shape.hidden), dtype=torch.bfloat16)
@@ -214,41 +244,62 @@ class Buffer:
         """Where the experts write for the next combine with `zero_copy=True`.
 
         Returns:
-            bfloat16 [E_local, R*M, hidden], a view of the heap; contiguous. It belongs to the next combine alone.
+            bfloat16 [E_local, R*M, hidden], a view of the heap; contiguous. It belongs to the next
+            combine alone.
 
         Raises:
-            OrderError: the handle is too old, or an earlier combine with the same memory is not finished.
+            OrderError: the handle is too old, or an earlier combine with the same memory is not
+                finished.
             PeerTimeout: a peer still reads what an earlier combine left there.
         """
         session = self._usable()
         return session.take_combine_buffer(session.live_round(handle))
 
-    def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
-        """For callers of DeepEP: there is nothing to clean, signals carry epochs. Checks that the shape fits.
+    def clean_low_latency_buffer(
+        self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int
+    ) -> None:
+        """For callers of DeepEP: there is nothing to clean, signals carry epochs. Checks that the
+        shape fits.
 
         Raises:
             ArgumentError: the buffer is too small for this shape.
         """
-        self._usable().kind(Sizes(num_max_dispatch_tokens_per_rank, hidden, num_experts, 1, 0))
+        self._usable().kinds.of(Sizes(num_max_dispatch_tokens_per_rank, hidden, num_experts, 1, 0))
 
     def plan(self) -> Plan:
-        """What every byte of this rank's heap is for, and how much of it will be touched. `print()` shows a table."""
+        """What every byte of this rank's heap is for, and how much of it will be touched.
+        `print()` shows a table.
+        """
         session = self._usable()
-        return plan_of(session.window, session.heap.num_local_ranks, session.expected)
+        return plan_of(session.window, session.heap.num_local_ranks, session.kinds.expected)
 
     def destroy(self) -> None:
-        """Lets go of the memory. Not collective; may be called again. Tensors that look into the heap stay readable."""
+        """Lets go of the memory. Not collective; may be called again. Tensors that look into the
+        heap stay readable.
+        """
         self._session = None
 
     def __enter__(self) -> Buffer:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.destroy()
 
     def __del__(self) -> None:
-        if getattr(self, "explicitly_destroy", False) and getattr(self, "_session", None) is not None:
-            warnings.warn("a Buffer with explicitly_destroy=True was dropped: call destroy()", ResourceWarning, stacklevel=2)
+        if (
+            getattr(self, "explicitly_destroy", False)
+            and getattr(self, "_session", None) is not None
+        ):
+            warnings.warn(
+                "a Buffer with explicitly_destroy=True was dropped: call destroy()",
+                ResourceWarning,
+                stacklevel=2,
+            )
 
     def _usable(self) -> Session:
         if self._session is None:
@@ -257,7 +308,9 @@ class Buffer:
         return self._session
 
     @staticmethod
-    def _end(session: Session, pending: Pending, async_finish: bool, return_recv_hook: bool) -> tuple[EventOverlap, Hook | None]:
+    def _end(
+        session: Session, pending: Pending, async_finish: bool, return_recv_hook: bool
+    ) -> tuple[EventOverlap, Hook | None]:
         """Receives now, or hands out what will."""
         if return_recv_hook:
             return EventOverlap(), pending.as_hook()

@@ -1,4 +1,6 @@
-"""What a caller may pass. Everything is checked here, before anything moves; messages name the values and the cure."""
+"""What a caller may pass. Everything is checked here, before anything moves; messages name the
+values and the cure.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ GROUP = 128  # channels that share a scale
 _ALIGN = 16  # bytes
 
 
-def exchange_sizes(max_tokens: int, hidden: int, num_experts: int, num_ranks: int, num_topk: int, fp8: bool) -> None:
+def exchange_sizes(
+    max_tokens: int, hidden: int, num_experts: int, num_ranks: int, num_topk: int, fp8: bool
+) -> None:
     """The numbers of an exchange."""
     for name, value, top in (
         ("num_max_dispatch_tokens_per_rank", max_tokens, _native.MAX_TOKENS),
@@ -26,40 +30,81 @@ def exchange_sizes(max_tokens: int, hidden: int, num_experts: int, num_ranks: in
             raise ArgumentError(f"{name} is {value}: it must be from 1 to {top}")
     if num_experts < 1 or num_experts % num_ranks != 0:
         raise ArgumentError(
-            f"num_experts is {num_experts}, the group has {num_ranks} ranks: experts must be a positive multiple of ranks"
+            f"num_experts is {num_experts}, the group has {num_ranks} ranks: experts must be a "
+            f"positive multiple of ranks"
         )
     if num_topk > num_experts:
-        raise ArgumentError(f"top-k is {num_topk}, but there are only {num_experts} experts: a token chooses each once")
+        raise ArgumentError(
+            f"top-k is {num_topk}, but there are only {num_experts} experts: a token chooses "
+            f"each once"
+        )
     unit, kind = (GROUP, "FP8 dispatch") if fp8 else (8, "BF16 dispatch")
     if hidden < 1 or hidden % unit != 0:
         cure = "pad it, or use_fp8=False (any multiple of 8)" if fp8 else "pad it"
-        raise ArgumentError(f"hidden is {hidden}: {kind} needs a positive multiple of {unit}; {cure}")
+        raise ArgumentError(
+            f"hidden is {hidden}: {kind} needs a positive multiple of {unit}; {cure}"
+        )
 
 
-def tensor(name: str, value: object, dtypes: tuple[torch.dtype, ...], sizes: tuple[int | None, ...]) -> torch.Tensor:
-    """A contiguous, aligned CPU tensor of one of `dtypes` and of `sizes` (None: any)."""
+def tensor(
+    name: str, value: object, dtypes: tuple[torch.dtype, ...], sizes: tuple[int | None, ...]
+) -> None:
+    """A contiguous, aligned CPU tensor of one of `dtypes` and of `sizes` (None: any).
+
+    Called several times in every operation: the good case is one expression, the words are
+    elsewhere.
+    """
+    good = (
+        isinstance(value, torch.Tensor)
+        and value.is_cpu
+        and value.dtype in dtypes
+        and _fits(value.shape, sizes)
+        and value.is_contiguous()
+        and value.data_ptr() % _ALIGN == 0
+    )
+    if not good:
+        _refuse_tensor(name, value, dtypes, sizes)
+
+
+def _fits(shape: torch.Size, sizes: tuple[int | None, ...]) -> bool:
+    if len(shape) != len(sizes):
+        return False
+    for have, want in zip(shape, sizes, strict=True):
+        if want is not None and have != want:
+            return False
+    return True
+
+
+def _refuse_tensor(
+    name: str, value: object, dtypes: tuple[torch.dtype, ...], sizes: tuple[int | None, ...]
+) -> None:
     if not isinstance(value, torch.Tensor):
         raise ArgumentError(f"{name} is a {type(value).__name__}: it must be a torch.Tensor")
-    if value.device.type != "cpu":
-        raise ArgumentError(f"{name} is on {value.device}: this buffer is on the CPU, pass {name}.cpu()")
+    if not value.is_cpu:
+        raise ArgumentError(
+            f"{name} is on {value.device}: this buffer is on the CPU, pass {name}.cpu()"
+        )
     if value.dtype not in dtypes:
         raise ArgumentError(f"{name} is {value.dtype}: it must be {' or '.join(map(str, dtypes))}")
-    fits = value.dim() == len(sizes) and all(want in (None, have) for want, have in zip(sizes, value.shape, strict=True))
-    if not fits:
+    if not _fits(value.shape, sizes):
         wanted = ", ".join("any" if size is None else str(size) for size in sizes)
         raise ArgumentError(f"{name} has shape {tuple(value.shape)}: it must be [{wanted}]")
     if not value.is_contiguous():
-        raise ArgumentError(f"{name} has strides {value.stride()} and is not contiguous: pass {name}.contiguous()")
-    if value.data_ptr() % _ALIGN != 0 and value.dtype == torch.bfloat16:
-        raise ArgumentError(f"{name} starts at an address that is not a multiple of {_ALIGN}: pass {name}.clone()")
-    return value
+        raise ArgumentError(
+            f"{name} has strides {value.stride()} and is not contiguous: pass {name}.contiguous()"
+        )
+    if value.dtype == torch.bfloat16:
+        raise ArgumentError(
+            f"{name} starts at an address that is not a multiple of {_ALIGN}: pass {name}.clone()"
+        )
 
 
 def num_tokens_fit(num_tokens: int, max_tokens: int) -> None:
     """This rank's tokens against the agreed bound."""
     if num_tokens > max_tokens:
         raise ArgumentError(
-            f"{num_tokens} tokens given, but num_max_dispatch_tokens_per_rank is {max_tokens}: raise it to {num_tokens} "
+            f"{num_tokens} tokens given, but num_max_dispatch_tokens_per_rank is {max_tokens}: "
+            f"raise it to {num_tokens} "
             "or more on all ranks, with a buffer sized for it"
         )
 
@@ -69,22 +114,37 @@ def choices(bad: tuple[int, int, int, int], shape: Shape, epoch: int) -> None:
     what, token, choice, value = bad
     where = f"topk_idx[{token}, {choice}] is {value}"
     if what == 1:
-        raise ArgumentError(f"{where}: experts are 0 to {shape.num_experts - 1}, and -1 is no choice")
+        raise ArgumentError(
+            f"{where}: experts are 0 to {shape.num_experts - 1}, and -1 is no choice"
+        )
     if what == 2:
-        raise ArgumentError(f"{where}, which token {token} chose before: a token chooses an expert once; use -1 for the repetition")
-    raise ArgumentError(f"{where}, which is not what dispatch #{epoch} sent: pass the same topk_idx (entries may become -1)")
+        raise ArgumentError(
+            f"{where}, which token {token} chose before: a token chooses an expert once; use -1 "
+            f"for the repetition"
+        )
+    raise ArgumentError(
+        f"{where}, which is not what dispatch #{epoch} sent: pass the same topk_idx (entries may "
+        f"become -1)"
+    )
 
 
 def formats(use_fp8: bool, round_scale: bool, use_ue8m0: bool) -> int:
     """The number of the wire format (csrc/core/numeric.hpp)."""
     if (round_scale or use_ue8m0) and not use_fp8:
-        raise ArgumentError(f"use_fp8=False with round_scale={round_scale}, use_ue8m0={use_ue8m0}: BF16 rows have no scales")
+        raise ArgumentError(
+            f"use_fp8=False with round_scale={round_scale}, use_ue8m0={use_ue8m0}: BF16 rows "
+            f"have no scales"
+        )
     if use_ue8m0 and not round_scale:
-        raise ArgumentError("use_ue8m0=True keeps only exponents of the scales: it needs round_scale=True")
+        raise ArgumentError(
+            "use_ue8m0=True keeps only exponents of the scales: it needs round_scale=True"
+        )
     return use_fp8 + round_scale + use_ue8m0
 
 
 def modes(async_finish: bool, return_recv_hook: bool) -> None:
     """Ways to finish an operation."""
     if async_finish and return_recv_hook:
-        raise ArgumentError("async_finish=True and return_recv_hook=True: choose one way to finish the operation")
+        raise ArgumentError(
+            "async_finish=True and return_recv_hook=True: choose one way to finish the operation"
+        )

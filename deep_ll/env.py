@@ -1,4 +1,6 @@
-"""The environment, read here and nowhere else. A bad value raises; the README's table is made from this."""
+"""The environment, read here and nowhere else. A bad value raises; the README's table is made from
+this.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,26 @@ class Variable:
 
 
 VARIABLES = (
-    Variable("DEEP_LL_TIMEOUT_S", "100", "seconds a call waits for peers before it raises PeerTimeout; 0: for ever"),
-    Variable("DEEP_LL_NUM_THREADS", "auto", "threads of a rank; auto: the cores it may use / the ranks on this host"),
-    Variable("DEEP_LL_CPU_LEVEL", "auto", "kernels to run: v2, v3 or v4 (x86-64 levels), base, native; auto: the best"),
-    Variable("DEEP_LL_STREAMING", "auto", "stores past the caches: always, never, auto: when a call's rows outgrow them"),
+    Variable(
+        "DEEP_LL_TIMEOUT_S",
+        "100",
+        "seconds a call waits for peers before it raises PeerTimeout; 0: for ever",
+    ),
+    Variable(
+        "DEEP_LL_NUM_THREADS",
+        "auto",
+        "threads of a rank; auto: the cores it may use / the ranks on this host",
+    ),
+    Variable(
+        "DEEP_LL_CPU_LEVEL",
+        "auto",
+        "kernels to run: v2, v3 or v4 (x86-64 levels), base, native; auto: the best",
+    ),
+    Variable(
+        "DEEP_LL_STREAMING",
+        "auto",
+        "stores past the caches: always, never, auto: when a call's rows outgrow them",
+    ),
 )
 
 
@@ -45,7 +63,8 @@ def settings() -> Settings:
     """Reads the environment.
 
     Raises:
-        ArgumentError: a value that cannot be understood; the message names variable, value and what it may be.
+        ArgumentError: a value that cannot be understood; the message names variable, value and what
+            it may be.
     """
     return Settings(
         timeout_s=_timeout(_text("DEEP_LL_TIMEOUT_S")),

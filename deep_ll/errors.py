@@ -8,11 +8,15 @@ class DeepLLError(RuntimeError):
 
 
 class ArgumentError(DeepLLError, ValueError):
-    """A call was given something it cannot work with. Nothing was moved; the buffer is as before."""
+    """A call was given something it cannot work with. Nothing was moved; the buffer is as
+    before.
+    """
 
 
 class OrderError(DeepLLError):
-    """Calls came in an order that cannot work: a hook called twice, a handle too old, a destroyed buffer."""
+    """Calls came in an order that cannot work: a hook called twice, a handle too old, a destroyed
+    buffer.
+    """
 
 
 class PeerError(DeepLLError):
@@ -20,7 +24,9 @@ class PeerError(DeepLLError):
 
 
 class PeerTimeout(PeerError, TimeoutError):
-    """A rank did not do its part in time. The message says who, in which phase, expected and seen."""
+    """A rank did not do its part in time. The message says who, in which phase, expected and
+    seen.
+    """
 
 
 class HeapMemoryError(DeepLLError, MemoryError):

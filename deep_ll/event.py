@@ -16,16 +16,18 @@ if TYPE_CHECKING:
 class EventOverlap:
     """The end of an operation that was started with `async_finish=True`.
 
-    On CPUs nothing runs behind the caller's back: the receiving half of the operation runs in `current_stream_wait()`,
-    or at the start of the buffer's next operation, whichever comes first. Without `async_finish` the operation is
-    complete, `event` is None and waiting does nothing.
+    On CPUs nothing runs behind the caller's back: the receiving half of the operation runs in
+    `current_stream_wait()`, or at the start of the buffer's next operation, whichever comes first.
+    Without `async_finish` the operation is complete, `event` is None and waiting does nothing.
 
     Args:
         event: the operation to wait for, or None.
         extra_tensors: tensors to keep alive as long as this object.
     """
 
-    def __init__(self, event: Pending | None = None, extra_tensors: Sequence[torch.Tensor] | None = None) -> None:
+    def __init__(
+        self, event: Pending | None = None, extra_tensors: Sequence[torch.Tensor] | None = None
+    ) -> None:
         self.event = event
         self.extra_tensors = extra_tensors
 
@@ -43,5 +45,10 @@ class EventOverlap:
     def __enter__(self) -> EventOverlap:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.current_stream_wait()

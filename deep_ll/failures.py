@@ -7,24 +7,31 @@ from typing import TYPE_CHECKING
 from deep_ll.errors import DeepLLError, PeerError, PeerTimeout
 
 if TYPE_CHECKING:
-    from deep_ll._native import Exchange, Shape
+    from deep_ll._native import Exchange
 
 _TIMED_OUT = 1
-_PHASES = {1: "counts", 2: "rows", 3: "credit (rows of an earlier combine were not read)", 4: "outputs"}
+_PHASES = {
+    1: "counts",
+    2: "rows",
+    3: "credit (rows of an earlier combine were not read)",
+    4: "outputs",
+}
 _NAMES = ("num_experts", "num_max_dispatch_tokens_per_rank", "hidden", "top-k", "format")
 _FORMATS = ("bf16", "fp8", "fp8 with rounded scales", "fp8 with ue8m0 scales")
 
 
-def why(exchange: Exchange, shape: Shape, rank: int, name: str, timeout_s: float, ours: tuple[int, ...]) -> DeepLLError:
+def why(
+    exchange: Exchange, rank: int, name: str, timeout_s: float, ours: tuple[int, ...]
+) -> DeepLLError:
     """The exception for an operation that the kernels gave up.
 
     Args:
         exchange: holds the report.
-        shape: of the operation.
         rank: this rank.
         name: of the operation, for people.
         timeout_s: how long it waited.
-        ours: what this rank said of the operation: the values of a dispatch, or the word of a combine.
+        ours: what this rank said of the operation: the values of a dispatch, or the word of a
+            combine.
     """
     outcome, phase, expected, missing = exchange.report()
     if outcome == _TIMED_OUT:
@@ -35,20 +42,34 @@ def why(exchange: Exchange, shape: Shape, rank: int, name: str, timeout_s: float
     peer, *theirs, word = other
     if len(ours) == 1:
         return PeerError(f"rank {rank}, {name}: {_combine_differs(peer, word, ours[0])}")
-    differs = [_differs(*values) for values in zip(_NAMES, ours, theirs, strict=True) if values[1] != values[2]]
+    differs = [
+        _differs(*values)
+        for values in zip(_NAMES, ours, theirs, strict=True)
+        if values[1] != values[2]
+    ]
     return PeerError(
-        f"rank {rank}, {name}: rank {peer} dispatches something else: {', '.join(differs)}; all ranks must pass the same values. "
+        f"rank {rank}, {name}: rank {peer} dispatches something else: {', '.join(differs)}; all "
+        f"ranks must pass the same values. "
         "Nothing was moved, the buffer can be used again"
     )
 
 
-def _timeout(rank: int, name: str, timeout_s: float, phase: int, expected: int, missing: list[tuple[int, int]]) -> PeerTimeout:
+def _timeout(
+    rank: int,
+    name: str,
+    timeout_s: float,
+    phase: int,
+    expected: int,
+    missing: list[tuple[int, int]],
+) -> PeerTimeout:
     ranks = [peer for peer, _ in missing]
     seen = ", ".join(f"{epoch} from rank {peer}" for peer, epoch in missing[:8])
     more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
     return PeerTimeout(
-        f"rank {rank}, {name}, phase {_PHASES[phase]}: nothing from ranks {ranks} after {timeout_s:g} s "
-        f"(expected epoch {expected}, found {seen}{more}). Are these ranks alive, and do they make the same calls in the "
+        f"rank {rank}, {name}, phase {_PHASES[phase]}: nothing from ranks {ranks} after "
+        f"{timeout_s:g} s "
+        f"(expected epoch {expected}, found {seen}{more}). Are these ranks alive, and do they "
+        f"make the same calls in the "
         "same order? This buffer can only be destroyed now"
     )
 
@@ -61,6 +82,12 @@ def _differs(name: str, ours: int, theirs: int) -> str:
 
 def _combine_differs(peer: int, theirs: int, ours: int) -> str:
     if theirs >> 1 != ours >> 1:
-        return f"rank {peer} combines dispatch #{theirs >> 1}, this rank dispatch #{ours >> 1}: combine in the same order on all ranks"
+        return (
+            f"rank {peer} combines dispatch #{theirs >> 1}, this rank dispatch #{ours >> 1}: "
+            f"combine in the same order on all ranks"
+        )
     how = ("without zero_copy", "with zero_copy")
-    return f"rank {peer} combines {how[theirs & 1]}, this rank {how[ours & 1]}: all ranks must agree on zero_copy"
+    return (
+        f"rank {peer} combines {how[theirs & 1]}, this rank {how[ours & 1]}: all ranks must "
+        f"agree on zero_copy"
+    )

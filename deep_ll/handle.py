@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 
 class Lease:
-    """Lives as long as the handle it belongs to; the buffer watches it to know what is still held."""
+    """Lives as long as the handle it belongs to; the buffer watches it to know what is still
+    held.
+    """
 
     __slots__ = ("__weakref__",)
 
@@ -30,8 +32,10 @@ class Handle(HandleFields):
     """The handle of one dispatch.
 
     Fields:
-        src_info: int32 [E_local, R*M], the token's index at its source, for each received row. A view of the heap.
-        layout_range: int64 [E_local, R], `begin << 32 | count` of the rows that each rank sent to each expert.
+        src_info: int32 [E_local, R*M], the token's index at its source, for each received row. A
+            view of the heap.
+        layout_range: int64 [E_local, R], `begin << 32 | count` of the rows that each rank sent to
+            each expert.
         num_max_dispatch_tokens_per_rank, hidden, num_experts: the shape of the dispatch.
     """
 

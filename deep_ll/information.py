@@ -18,8 +18,10 @@ def info() -> dict[str, object]:
     """What is used here.
 
     Returns:
-        version, torch, python; cpu_level: the kernels that will run ("x86-64-v3", ...), cpu_levels: all that could;
-        cores: usable by this process; cache_bytes: the largest cache; available_bytes: memory that can still be touched;
+        version, torch, python; cpu_level: the kernels that will run ("x86-64-v3", ...), cpu_levels:
+        all that could;
+        cores: usable by this process; cache_bytes: the largest cache; available_bytes: memory that
+            can still be touched;
         runtimes: kinds of ranks that can share a buffer.
     """
     levels = [_LEVELS.get(name, name) for name in _native.levels()]

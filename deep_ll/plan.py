@@ -25,7 +25,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Plan:
-    """One rank's heap: its parts without holes, and what of it will be touched. `print(plan)` shows a table.
+    """One rank's heap: its parts without holes, and what of it will be touched. `print(plan)` shows
+    a table.
 
     Attributes:
         parts: by offset.
@@ -45,8 +46,14 @@ class Plan:
         rows = [("offset", "bytes", "part", "what for")]
         rows += [(f"{p.offset:#x}", f"{p.num_bytes:,}", p.name, p.meaning) for p in self.parts]
         widths = [max(len(row[i]) for row in rows) for i in range(3)]
-        lines = [f"{a:>{widths[0]}}  {b:>{widths[1]}}  {c:<{widths[2]}}  {d}" for a, b, c, d in rows]
-        expected = "unknown before the first dispatch" if self.expected_bytes is None else mib(self.expected_bytes)
+        lines = [
+            f"{a:>{widths[0]}}  {b:>{widths[1]}}  {c:<{widths[2]}}  {d}" for a, b, c, d in rows
+        ]
+        expected = (
+            "unknown before the first dispatch"
+            if self.expected_bytes is None
+            else mib(self.expected_bytes)
+        )
         lines.append(
             f"reserved {mib(self.num_bytes)} a rank, {self.num_local_ranks} ranks on this host; "
             f"touched: expected {expected}, at worst {mib(self.worst_bytes)} a rank"
@@ -55,7 +62,8 @@ class Plan:
 
 
 def expected_bytes(shape: Shape) -> int:
-    """What a rank touches if all ranks send all their tokens and routing is uniform: two rounds are held at once.
+    """What a rank touches if all ranks send all their tokens and routing is uniform: two rounds are
+    held at once.
 
     As many rows arrive as are sent, and as many come back in BF16.
     """
@@ -66,12 +74,21 @@ def expected_bytes(shape: Shape) -> int:
 
 def plan_of(window: Window, num_local_ranks: int, expected: int | None) -> Plan:
     """The plan of a heap."""
-    parts = [Part("header", 0, window.desks.offset, "nonce of the hand-over, doorbell of the sleeping rank")]
+    parts = [
+        Part(
+            "header",
+            0,
+            window.desks.offset,
+            "nonce of the hand-over, doorbell of the sleeping rank",
+        )
+    ]
 
     def add(name: str, part: Object, meaning: str) -> None:
         slots = [""] if part.slots == 1 else [f"[{slot}]" for slot in range(part.slots)]
         for slot, suffix in enumerate(slots):
-            parts.append(Part(name + suffix, part.offset + slot * part.slot_bytes, part.slot_bytes, meaning))
+            parts.append(
+                Part(name + suffix, part.offset + slot * part.slot_bytes, part.slot_bytes, meaning)
+            )
 
     add("desks", window.desks, "each source's signal words and greetings")
     add("counts", window.counts, "rows that each source sends to each expert")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
     from deep_ll.handle import Lease
-    from deep_ll.session import Kind
+    from deep_ll.kinds import Kind
 
 NUM_SLOTS = 2  # rounds whose results can be held at once
 
@@ -47,27 +47,39 @@ class Round:
         waiting = [p for p in (self.pending, *self.combines) if p is not None and not p.done]
         if waiting:
             raise OrderError(
-                f"dispatch #{next_epoch} needs the place of dispatch #{self.epoch}, but {waiting[0].name} is not finished: "
+                f"dispatch #{next_epoch} needs the place of dispatch #{self.epoch}, but "
+                f"{waiting[0].name} is not finished: "
                 f"call its hook first (at most {NUM_SLOTS} rounds can be under way)"
             )
         if self.is_held:
             raise OrderError(
-                f"dispatch #{next_epoch} would overwrite the results of dispatch #{self.epoch}, whose handle is still held and "
-                f"was not combined: combine it, or drop the handle (results of {NUM_SLOTS} dispatches can be held)"
+                f"dispatch #{next_epoch} would overwrite the results of dispatch #{self.epoch}, "
+                f"whose handle is still held and "
+                f"was not combined: combine it, or drop the handle (results of {NUM_SLOTS} "
+                f"dispatches can be held)"
             )
 
 
 class Pending:
     """The receiving half of an operation; runs once."""
 
-    def __init__(self, name: str, receive: Callable[[], None], earlier: Pending | None = None) -> None:
-        self.name = name
+    def __init__(
+        self, kind: str, epoch: int, receive: Callable[[], None], earlier: Pending | None = None
+    ) -> None:
         self.done = False
+        self._kind, self._epoch = kind, epoch
         self._receive: Callable[[], None] | None = receive
         self._earlier = earlier
 
+    @property
+    def name(self) -> str:
+        """The operation, for people."""
+        return f"{self._kind} #{self._epoch}"
+
     def finish(self) -> None:
-        """Receives, unless that was done; operations of the same kind that were sent before come first."""
+        """Receives, unless that was done; operations of the same kind that were sent before come
+        first.
+        """
         if self.done or self._receive is None:
             return
         if self._earlier is not None:

@@ -34,7 +34,8 @@ class Request:
             return None
         if self.max_tokens is None or self.hidden is None or self.num_experts is None:
             raise ArgumentError(
-                f"max_tokens_per_rank={self.max_tokens}, hidden={self.hidden}, num_experts={self.num_experts}: "
+                f"max_tokens_per_rank={self.max_tokens}, hidden={self.hidden}, "
+                f"num_experts={self.num_experts}: "
                 "give all three, or num_rdma_bytes alone"
             )
         return self.max_tokens, self.hidden, self.num_experts
@@ -47,7 +48,8 @@ def heap_bytes(max_tokens: int, hidden: int, num_experts: int, num_ranks: int) -
 
 
 def settle(group: Group, request: Request) -> tuple[int, int | None]:
-    """The heap's bytes and what of them a rank is expected to touch (None: no shape known yet). Collective.
+    """The heap's bytes and what of them a rank is expected to touch (None: no shape known yet).
+    Collective.
 
     Raises:
         ArgumentError: nothing, or not the same on all ranks, was asked for.
@@ -60,20 +62,35 @@ def settle(group: Group, request: Request) -> tuple[int, int | None]:
             num_bytes = max(num_bytes, heap_bytes(*sizes, group.size))
             expected = _expected(sizes, group.size, request.max_topk)
         elif num_bytes <= 0:
-            problem = f"num_rdma_bytes is {num_bytes}: give get_low_latency_rdma_size_hint(...), or the three sizes"
+            problem = (
+                f"num_rdma_bytes is {num_bytes}: give get_low_latency_rdma_size_hint(...), "
+                f"or the three sizes"
+            )
     except ArgumentError as error:
         problem = str(error)
     answers = group.all_gather((problem, num_bytes, sizes, memory.available_bytes()))
-    _agree(group, [(num_bytes, sizes) for _, num_bytes, sizes, _ in answers], [problem for problem, *_ in answers])
+    _agree(
+        group,
+        [(num_bytes, sizes) for _, num_bytes, sizes, _ in answers],
+        [problem for problem, *_ in answers],
+    )
     if expected is not None:
         # The smallest figure of all ranks, so that all come to the same verdict.
         memory.check_fits(group.size, expected, min(free for *_, free in answers), num_bytes)
     return num_bytes, expected
 
 
-def _shape(max_tokens: int, hidden: int, num_experts: int, num_ranks: int, num_topk: int, fmt: int) -> _native.Shape:
+def _shape(
+    max_tokens: int, hidden: int, num_experts: int, num_ranks: int, num_topk: int, fmt: int
+) -> _native.Shape:
     return _native.Shape(
-        num_ranks=num_ranks, rank=0, num_experts=num_experts, max_tokens=max_tokens, hidden=hidden, num_topk=num_topk, format=fmt
+        num_ranks=num_ranks,
+        rank=0,
+        num_experts=num_experts,
+        max_tokens=max_tokens,
+        hidden=hidden,
+        num_topk=num_topk,
+        format=fmt,
     )
 
 
@@ -83,10 +100,15 @@ def _expected(sizes: tuple[int, int, int], num_ranks: int, max_topk: int) -> int
     num_topk = min(max_topk, num_experts)
     checks.exchange_sizes(max_tokens, hidden, num_experts, num_ranks, num_topk, fp8=False)
     formats = (_BF16, _FP8) if hidden % checks.GROUP == 0 else (_BF16,)
-    return max(expected_bytes(_shape(max_tokens, hidden, num_experts, num_ranks, num_topk, f)) for f in formats)
+    return max(
+        expected_bytes(_shape(max_tokens, hidden, num_experts, num_ranks, num_topk, f))
+        for f in formats
+    )
 
 
-def _agree(group: Group, asked: list[tuple[int, tuple[int, int, int] | None]], problems: list[str]) -> None:
+def _agree(
+    group: Group, asked: list[tuple[int, tuple[int, int, int] | None]], problems: list[str]
+) -> None:
     if problems[group.rank]:
         raise ArgumentError(problems[group.rank])
     elsewhere = next((rank for rank, problem in enumerate(problems) if problem), None)
@@ -96,5 +118,11 @@ def _agree(group: Group, asked: list[tuple[int, tuple[int, int, int] | None]], p
     if other is None:
         return
     names = ("heap bytes", "(max_tokens_per_rank, hidden, num_experts)")
-    differs = [f"{n} {a} there and {b} here" for n, a, b in zip(names, asked[other], asked[group.rank], strict=True) if a != b]
-    raise ArgumentError(f"rank {other} makes another buffer: {'; '.join(differs)}; pass the same sizes on all ranks")
+    differs = [
+        f"{n} {a} there and {b} here"
+        for n, a, b in zip(names, asked[other], asked[group.rank], strict=True)
+        if a != b
+    ]
+    raise ArgumentError(
+        f"rank {other} makes another buffer: {'; '.join(differs)}; pass the same sizes on all ranks"
+    )

@@ -23,7 +23,9 @@ class RecvViews:
 
 
 def recv_views(heap: Heap, window: Window, shape: Shape, slot: int) -> RecvViews:
-    """Received rows of slot `slot`: x [E_local, R*M, hidden], its scales if any, src_info int32 [E_local, R*M]."""
+    """Received rows of slot `slot`: x [E_local, R*M, hidden], its scales if any, src_info int32
+    [E_local, R*M].
+    """
     start = window.recv.offset + slot * window.recv.slot_bytes
     x_at, _, scales_at, info_at = (start + offset for offset in shape.recv_offsets)
     num_local, rows = shape.num_local, shape.max_rows

@@ -20,7 +20,7 @@ class Scene:
 
     def __init__(self, group: Any) -> None:
         self.group = group
-        self.buf = make_buffer(group, CASE)
+        self.buf = make_buffer(group, CASE, timeout_s=5)
         inputs = make_inputs(CASE, 0)
         self.mine = inputs[self.buf.rank]
         self.received = expect(CASE, inputs)
@@ -80,7 +80,7 @@ DISPATCH = [
     Bad("x_is_a_list", ("x", "list"), {"x": [[1.0]]}),
     Bad("x_shape", ("x", "384"), {"x": bf16(384)}),
     Bad("x_not_contiguous", ("x", "contiguous"), {"x": bf16(3, 256)[:, ::2]}),
-    Bad("hidden_beyond_buffer", ("256", "128"), {"x": bf16(3, 256)}),
+    Bad("hidden_beyond_buffer", ("4096", "heap"), {"x": bf16(3, 4096)}),
     Bad("hidden_not_multiple_of_128", ("72", "128"), {"x": bf16(3, 72)}),
     Bad("hidden_not_multiple_of_8", ("100", "8"), {"x": bf16(3, 100), "use_fp8": False}),
     Bad(
@@ -98,12 +98,12 @@ DISPATCH = [
         {"topk_idx": choices(*[[0, 1, 2]] * 2).t()},
     ),
     Bad("topk_device", ("topk_idx", "meta"), {"topk_idx": torch.zeros(3, 2, device="meta").long()}),
-    Bad("topk_beyond_buffer", ("3", "2", "max_topk"), {"topk_idx": choices(*[[0, 1, 2]] * 3)}),
-    Bad("topk_none", ("topk_idx",), {"topk_idx": torch.zeros(3, 0).long()}),
+    Bad("topk_over_experts", ("5", "4"), {"topk_idx": torch.full((3, 5), -1)}),
+    Bad("topk_none", ("top-k", "0"), {"topk_idx": torch.zeros(3, 0).long()}),
     Bad("topk_over_32", ("33", "32"), {"topk_idx": torch.full((3, 33), -1)}),
-    Bad("expert_too_large", ("4", "token 1"), {"topk_idx": choices([0, 1], [2, 4], [0, 1])}),
-    Bad("expert_negative", ("-2", "token 2"), {"topk_idx": choices([0, 1], [2, 3], [-2, 1])}),
-    Bad("expert_twice", ("3", "twice", "token 0"), {"topk_idx": choices([3, 3], [2, 3], [0, 1])}),
+    Bad("expert_too_large", ("4", "[1, 1]"), {"topk_idx": choices([0, 1], [2, 4], [0, 1])}),
+    Bad("expert_negative", ("-2", "[2, 0]"), {"topk_idx": choices([0, 1], [2, 3], [-2, 1])}),
+    Bad("expert_twice", ("3", "[0, 1]", "once"), {"topk_idx": choices([3, 3], [2, 3], [0, 1])}),
     Bad("max_tokens_beyond_buffer", ("64", "4"), {M: 64}),
     Bad("max_tokens_zero", ("0",), {M: 0}),
     Bad("max_tokens_over_4096", ("4097", "4096"), {M: 4097}),
@@ -121,6 +121,11 @@ DISPATCH = [
     ),
 ]
 
+
+def other_choices(scene: Scene) -> dict[str, Any]:
+    return {"topk_idx": (scene.mine.topk_idx + 1) % CASE.experts}
+
+
 COMBINE = [
     Bad("x_dtype", ("x", "float32", "bfloat16"), {"x": torch.zeros(2, 8, 128)}),
     Bad("x_device", ("x", "meta"), {"x": torch.empty(2, 8, 128, device="meta").bfloat16()}),
@@ -134,7 +139,7 @@ COMBINE = [
         {"topk_idx": choices([0, 1], [0, 1]), "topk_weights": torch.zeros(2, 2)},
     ),
     Bad("topk_dtype", ("topk_idx", "int16"), {"topk_idx": torch.zeros(3, 2).to(torch.int16)}),
-    Bad("expert_too_large", ("4", "token 1"), {"topk_idx": choices([0, 1], [2, 4], [0, 1])}),
+    Bad("other_choices", ("topk_idx[", "dispatch #1"), other_choices),
     Bad("weights_dtype", ("topk_weights", "float64"), {"topk_weights": torch.zeros(3, 2).double()}),
     Bad("weights_shape", ("topk_weights", "1", "2"), {"topk_weights": torch.zeros(3, 1)}),
     Bad(

@@ -1,10 +1,14 @@
 """What the ranks of test_memory.py do."""
 
+import gc
 from pathlib import Path
 from typing import Any
 
+import torch
 from cases import Case
 from exchange import make_buffer, round_trip
+
+import deep_ll
 
 LARGE = Case(world=2, experts=256, tokens=4, max_tokens=128, hidden=7168, topk=8)
 
@@ -26,9 +30,36 @@ def touched_by_large(group: Any) -> dict[str, int]:
         return {"made": made, "used": shared_bytes() - before, "reserved": buf.num_rdma_bytes}
 
 
+def num_heaps_mapped() -> int:
+    return Path("/proc/self/maps").read_text().count("memfd:deep_ll ")
+
+
+def mapped_after_destroy(group: Any) -> dict[str, int]:
+    """Counts mappings of heaps, with the collector off: nothing may hang in a cycle."""
+    gc.collect()
+    gc.disable()
+    try:
+        buf = make_buffer(group, LARGE)
+        for round_idx in range(3):
+            round_trip(buf, LARGE, round_idx)
+        before = num_heaps_mapped()
+        buf.destroy()
+        return {"before": before, "after": num_heaps_mapped()}
+    finally:
+        gc.enable()
+
+
 def heavy(group: Any) -> int:
-    """Touches more than 64 MB of shared memory."""
-    case = Case(world=2, experts=4, tokens=1024, max_tokens=1024, hidden=7168, topk=4, rounds=1)
-    with make_buffer(group, case) as buf:
-        round_trip(buf, case, 0)
+    """Touches more than 64 MB of shared memory; returns how much."""
+    num_tokens, hidden, num_experts = 512, 7168, 4
+    shape = {"max_tokens_per_rank": num_tokens, "hidden": hidden, "num_experts": num_experts}
+    with deep_ll.Buffer(group, **shape) as buf:
+        x = torch.ones(num_tokens, hidden, dtype=torch.bfloat16)
+        topk_idx = torch.arange(num_experts).expand(num_tokens, -1).contiguous()
+        recv_x, _, handle, _, _ = buf.low_latency_dispatch(
+            x, topk_idx, num_tokens, num_experts, use_fp8=False
+        )
+        weights = torch.ones(num_tokens, num_experts)
+        combined, _, _ = buf.low_latency_combine(recv_x, topk_idx, weights, handle)
+        assert torch.equal(combined, num_experts * x)
         return shared_bytes()

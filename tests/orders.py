@@ -2,8 +2,9 @@
 
 from typing import Any
 
+import torch
 from cases import Case, make_inputs, make_outputs
-from exchange import expect, make_buffer, round_trip, send, send_back, wait
+from exchange import expect, make_buffer, mode_options, padded, round_trip, send, send_back, wait
 
 from deep_ll import reference
 from deep_ll.testing.compare import assert_received, assert_same_bits
@@ -94,3 +95,37 @@ def several_buffers(group: Any, cases: list[Case]) -> None:
         buf.destroy()
     with make_buffer(group, cases[0]) as buf:
         round_trip(buf, cases[0], 4)
+
+
+def zero_copy_ignores_x(group: Any, case: Case) -> None:
+    """As in DeepEP, the rows count that were written to the buffer, whatever x is."""
+    with make_buffer(group, case) as buf:
+        batch = Batch(buf, case, 0)
+        batch.dispatch()
+        batch.receive()
+        handle, mine = batch.results[2], batch.mine
+        view = buf.get_next_low_latency_combine_buffer(handle)
+        padded(case, batch.outputs[buf.rank], view)
+        batch.combined, *batch.waiting = buf.low_latency_combine(
+            torch.ones_like(view),
+            mine.topk_idx,
+            mine.topk_weights,
+            handle,
+            zero_copy=True,
+            **mode_options(case.mode),
+        )
+        batch.reduce()
+
+
+def mask_after_dispatch(group: Any, case: Case) -> None:
+    """Choices may become -1 between dispatch and combine: their answers are left out."""
+    with make_buffer(group, case) as buf:
+        for round_idx in range(3):
+            batch = Batch(buf, case, round_idx)
+            batch.dispatch()
+            batch.receive()
+            masked = batch.mine.topk_idx.clone()
+            masked[:, round_idx] = -1
+            batch.mine = batch.mine._replace(topk_idx=masked)
+            batch.combine()
+            batch.reduce()

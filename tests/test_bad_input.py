@@ -54,19 +54,6 @@ def test_combine(bad: Bad) -> None:
     run_ranks(2, bad_call, "combine", bad, timeout_s=TIMEOUT_S)
 
 
-def wrong_zero_copy(group):
-    scene = Scene(group)
-    if scene.buf.rank == 0:
-        scene.buf.get_next_low_latency_combine_buffer(scene.handle)
-        # The buffer was taken, but these rows are somewhere else.
-        refused(lambda: scene.combine(zero_copy=True), deep_ll.DeepLLError, ("zero_copy",))
-    finish_well(scene)
-
-
-def test_zero_copy_of_another_tensor():
-    run_ranks(2, wrong_zero_copy, timeout_s=TIMEOUT_S)
-
-
 def handle_of_another_buffer(group):
     scene, other = Scene(group), Scene(group)
     if scene.buf.rank == 0:
@@ -209,7 +196,7 @@ def test_ranks_disagree_in_a_call(name: str) -> None:
 
 def disagree_at_construction(group, change):
     case = Case(**{**CASE.__dict__, **change}) if group.rank else CASE
-    refused(lambda: make_buffer(group, case), deep_ll.PeerError, ("rank 1",))
+    refused(lambda: make_buffer(group, case), deep_ll.DeepLLError, ("rank", "128"))
     with make_buffer(group, CASE) as buf:
         round_trip(buf, CASE, 0)
 
@@ -220,13 +207,13 @@ def test_ranks_disagree_at_construction(change: dict[str, int]) -> None:
 
 
 CONSTRUCTIONS = [
-    ({}, ("num_rdma_bytes", "max_tokens_per_rank")),
+    ({}, ("num_rdma_bytes", "three sizes")),
     ({"max_tokens_per_rank": 4, "hidden": 128}, ("num_experts",)),
     ({"max_tokens_per_rank": 0, "hidden": 128, "num_experts": 4}, ("0", "4096")),
     ({"max_tokens_per_rank": 4097, "hidden": 128, "num_experts": 4}, ("4097", "4096")),
     ({"max_tokens_per_rank": 4, "hidden": 100, "num_experts": 4}, ("100",)),
     ({"max_tokens_per_rank": 4, "hidden": 128, "num_experts": 3}, ("3", "2")),
-    ({"max_tokens_per_rank": 4, "hidden": 128, "num_experts": 4, "max_topk": 33}, ("33", "32")),
+    ({"max_tokens_per_rank": 4, "hidden": 128, "num_experts": 64, "max_topk": 33}, ("33", "32")),
     ({"max_tokens_per_rank": 4, "hidden": 128, "num_experts": 4, "max_topk": 0}, ("0",)),
     ({"max_tokens_per_rank": 4, "hidden": 128, "num_experts": 4, "num_threads": 0}, ("0",)),
     ({"max_tokens_per_rank": 4, "hidden": 128, "num_experts": 4, "timeout_s": -1}, ("-1",)),

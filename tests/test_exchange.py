@@ -68,7 +68,7 @@ OTHERS = [
     *[Case(out=True, mode=mode) for mode in ["plain", "hook", "event"]],
     *[Case(by_bytes=True, cast=cast, zero_copy=True, mode="hook") for cast in ["ue8m0", "bf16"]],
     Case(rounds=25, hidden=128, tokens=4),
-    Case(world=8, experts=256, tokens=32, max_tokens=128, hidden=7168, topk=8, rounds=2),
+    Case(world=8, experts=256, tokens=6, max_tokens=128, hidden=7168, topk=8, rounds=2),
 ]
 TABLE = WAYS + WORLDS + TOKENS + ROUTINGS + VALUES + HIDDENS + TOPKS + MAX_TOKENS + OTHERS
 TABLE = sorted(TABLE, key=lambda case: case.world)  # a pool of ranks serves its cases in a row

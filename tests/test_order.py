@@ -52,6 +52,16 @@ def test_combine_twice(pools: Callable[[int], RankPool], way: str) -> None:
     pools(3).run(orders.combine_twice, WAYS[way])
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_choices_may_be_masked(pools: Callable[[int], RankPool], way: str) -> None:
+    pools(3).run(orders.mask_after_dispatch, WAYS[way])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_zero_copy_does_not_read_x(pools: Callable[[int], RankPool], way: str) -> None:
+    pools(3).run(orders.zero_copy_ignores_x, WAYS[way])
+
+
 def test_shapes_may_change(pools: Callable[[int], RankPool]) -> None:
     largest = Case(world=2, experts=16, max_tokens=32, tokens=32, hidden=1024, by_bytes=True)
     smaller = [

@@ -11,6 +11,7 @@ from pathlib import Path
 import pool_work
 import pytest
 import torch
+from accidents import shm_files
 
 from deep_ll.testing import RankDied, RankError, RankPool, RankTimeout, spawn_ranks
 
@@ -36,10 +37,10 @@ def test_results_come_in_rank_order(pool: RankPool) -> None:
 
 
 def test_tensors_travel_by_value(pool: RankPool) -> None:
-    before = set(os.listdir("/dev/shm"))
+    before = shm_files()
     results = pool.run(pool_work.send_tensor, torch.arange(100_000))
     assert [int(r[0]) for r in results] == [0, 1, 2]
-    assert not set(os.listdir("/dev/shm")) - before
+    assert not shm_files() - before
 
 
 def test_exception_names_the_rank(pool: RankPool) -> None:

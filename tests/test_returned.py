@@ -114,7 +114,7 @@ def check_buffer(group):
         assert buf.num_rdma_bytes > 0
         assert buf.low_latency_mode is True
         assert buf.clean_low_latency_buffer(8, 640, 6) is None
-        assert str(buf.num_rdma_bytes) in str(buf.plan()).replace(",", "")
+        assert "reserved" in str(buf.plan())
         return buf.rank
 
 

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from accidents import shm_files
 
 ROOT = Path(__file__).parent.parent
 
@@ -58,7 +59,7 @@ def run(tmp_path: Path, text: str, *launcher: str) -> subprocess.CompletedProces
         "MASTER_PORT": str(free_port()),
         "GLOO_SOCKET_IFNAME": "lo",
     }
-    before = set(os.listdir("/dev/shm"))
+    before = shm_files()
     finished = subprocess.run(
         [sys.executable, *launcher, str(script)],
         cwd=tmp_path,
@@ -69,7 +70,7 @@ def run(tmp_path: Path, text: str, *launcher: str) -> subprocess.CompletedProces
         check=False,
     )
     assert sorted(p.name for p in tmp_path.glob("done_*")) == ["done_0", "done_1"], finished.stderr
-    assert not set(os.listdir("/dev/shm")) - before
+    assert not shm_files() - before
     return finished
 
 

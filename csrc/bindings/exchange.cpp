@@ -42,13 +42,14 @@ Common Exchange::common(const Shape& shape, const CallOptions& options, std::uin
     args.disagreement = &disagreement_;
     args.phase = &phase_;
     args.ledger = Ledger::at(ledger, shape);
+    args.num_teams = options.small ? 1 : pool_.num_teams();
     args.store = options.streaming ? Store::streaming : Store::cached;
     return args;
 }
 
 bool Exchange::dispatch_send(const Shape& shape, const CallOptions& options, std::uint64_t ledger, std::uint64_t x,
                              int num_tokens, std::uint64_t recv_count, std::uint64_t layout_range) {
-    pool_.reserve_scratch(Label::bytes(shape) + shape.row_bytes());
+    pool_.reserve_scratch(Label::bytes(shape));
     DispatchArgs args{common(shape, options, ledger), pointer<const bf16>(x), num_tokens, pointer<std::int32_t>(recv_count),
                       pointer<std::int64_t>(layout_range), nullptr};
     return kernels_.dispatch_send(pool_, args);

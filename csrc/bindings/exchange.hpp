@@ -13,6 +13,7 @@ namespace deep_ll {
 struct CallOptions {
     std::int64_t timeout_ns;  // 0: none
     bool streaming;
+    bool small;  // not worth waking this rank's other threads
 };
 
 class Exchange {

@@ -87,8 +87,10 @@ void bind_shape(py::module_& m) {
             return py::make_tuple(at.x, at.labels, at.scales, at.src_info);
         });
     py::class_<CallOptions>(m, "CallOptions")
-        .def(py::init([](std::int64_t timeout_ns, bool streaming) { return CallOptions{timeout_ns, streaming}; }),
-             py::arg("timeout_ns"), py::arg("streaming"));
+        .def(py::init([](std::int64_t timeout_ns, bool streaming, bool small) {
+                 return CallOptions{timeout_ns, streaming, small};
+             }),
+             py::arg("timeout_ns"), py::arg("streaming"), py::arg("small"));
 }
 
 void bind_window(py::module_& m) {

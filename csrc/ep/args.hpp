@@ -36,6 +36,7 @@ struct Common {
     Phase* phase;  // the last one that was waited in
     Ledger ledger;
     Store store;
+    int num_teams;        // of the phases that move rows
     std::uint32_t epoch;  // of the receive phases: which operation is finished
 };
 

@@ -36,7 +36,6 @@ void tell_consumed(const Team& team, const Common& args) {
 // The slot of the next combine is free everywhere. Nothing to wait for when a dispatch came in between.
 template <class Team>
 bool credit(const Team& team, const Common& args) {
-    if (team.index() != 0) return true;
     tell_consumed(team, args);
     return await_consumed(team, args, args.progress->combined + 1 - kSlots);
 }
@@ -52,8 +51,8 @@ TEAM_FN void push_row(const Team& team, const CombineArgs& args, const std::byte
 }
 
 template <class Team>
-bool push(const Team& team, const CombineArgs& args) {
-    if (args.pulled) return true;
+void push(const Team& team, const CombineArgs& args) {
+    if (args.pulled) return;
     const Shape& shape = args.shape;
     const std::uint64_t labels = args.window.recv.slot(args.round) + RecvLayout::carve(shape).labels;
     for (int local = 0; local < shape.num_local(); ++local) {
@@ -63,7 +62,6 @@ bool push(const Team& team, const CombineArgs& args) {
         });
     }
     settle(team);
-    return true;
 }
 
 TEAM_FN std::uint32_t combined_value(const CombineArgs& args) { return args.round << 1 | (args.pulled ? 1u : 0u); }
@@ -71,24 +69,18 @@ TEAM_FN std::uint32_t combined_value(const CombineArgs& args) { return args.roun
 template <class Team>
 bool offer(const Team& team, const CombineArgs& args) {
     const std::uint32_t epoch = args.progress->combined + 1;
-    team.share(args.shape.num_ranks, [&](int step) {
+    for (int step = 0; step < args.shape.num_ranks; ++step) {
         const int peer = (args.shape.rank + step) % args.shape.num_ranks;
         const std::uint64_t signal = args.window.desk(args.shape.rank) + offsetof(Desk, combined) + epoch % 2 * sizeof(Signal);
         publish(team, args.peers, peer, signal, epoch, combined_value(args));
-    });
-    return true;
-}
-
-template <class Team>
-bool count_combine(const Team& team, const CombineArgs& args) {
-    if (team.index() == 0) ++args.progress->combined;
+    }
+    args.progress->combined = epoch;
     return true;
 }
 
 // Every peer has sent, and answers the same dispatch in the same way.
 template <class Team>
 bool await_outputs(const Team& team, const CombineArgs& args) {
-    if (team.index() != 0) return true;
     *args.phase = Phase::outputs;
     const auto signal = [&](int source) {
         return args.window.desk(source) + offsetof(Desk, combined) + args.epoch % 2 * sizeof(Signal);
@@ -112,7 +104,7 @@ TEAM_FN const bf16* answer(const CombineArgs& args, int token, int choice, int e
 }
 
 template <class Team>
-bool gather(const Team& team, const CombineArgs& args) {
+void gather(const Team& team, const CombineArgs& args) {
     team.share(args.num_tokens, [&](int token) {
         WeightedRows in;
         in.count = 0;
@@ -125,12 +117,11 @@ bool gather(const Team& team, const CombineArgs& args) {
         weighted_sum(team, args.out + static_cast<std::int64_t>(token) * args.shape.hidden, in, args.shape.hidden, args.store);
     });
     settle(team);
-    return true;
 }
 
 template <class Team>
-bool count_consumed(const Team& team, const CombineArgs& args) {
-    if (team.index() == 0) args.progress->consumed = args.epoch;
+bool count_consumed(const Team&, const CombineArgs& args) {
+    args.progress->consumed = args.epoch;
     return true;
 }
 

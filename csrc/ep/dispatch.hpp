@@ -26,7 +26,6 @@ TEAM_FN bool same(const Greeting& a, const Greeting& b) {
 // How many rows go to each expert, and which of them each choice is.
 template <class Team>
 bool count(const Team& team, const DispatchArgs& args) {
-    if (team.index() != 0) return true;
     enumerate(team, args.ledger.experts, args.num_tokens * args.shape.num_topk, args.ledger.rows, args.ledger.counts,
               args.shape.num_experts);
     return true;
@@ -36,7 +35,7 @@ bool count(const Team& team, const DispatchArgs& args) {
 template <class Team>
 bool announce(const Team& team, const DispatchArgs& args) {
     const std::uint32_t epoch = args.progress->dispatched + 1;
-    team.share(args.shape.num_ranks, [&](int step) {
+    for (int step = 0; step < args.shape.num_ranks; ++step) {
         const int peer = (args.shape.rank + step) % args.shape.num_ranks;
         const std::uint64_t desk = args.window.desk(args.shape.rank);
         auto* counts = args.peers.at<std::uint16_t>(peer, args.window.counts_of(epoch, args.shape.rank));
@@ -47,7 +46,7 @@ bool announce(const Team& team, const DispatchArgs& args) {
         });
         publish_quietly(team, args.peers, peer, desk + offsetof(Desk, consumed), args.progress->consumed, 0);
         publish(team, args.peers, peer, desk + offsetof(Desk, counts), epoch, 0);
-    });
+    }
     return true;
 }
 
@@ -94,7 +93,6 @@ TEAM_FN void place_theirs(const Team& team, const DispatchArgs& args, std::uint3
 
 template <class Team>
 bool place(const Team& team, const DispatchArgs& args) {
-    if (team.index() != 0) return true;
     const std::uint32_t epoch = args.progress->dispatched + 1;
     const bool heard = hear(team, args, epoch);
     args.progress->dispatched = epoch;  // also of a round that failed: it is over
@@ -106,74 +104,74 @@ bool place(const Team& team, const DispatchArgs& args) {
     return true;
 }
 
-// A row of bytes and its label, ready to be put.
-struct Message {
-    const std::byte* row;
-    std::byte* label;
-};
-
+// The place of each choice's row at its owner, counted over all experts there; -1: no choice.
 template <class Team>
-TEAM_FN Message encode(const Team& team, const DispatchArgs& args, int token) {
-    const Shape& shape = args.shape;
-    const bf16* x = args.x + static_cast<std::int64_t>(token) * shape.hidden;
-    std::byte* label = team.stage(Label::bytes(shape) + shape.row_bytes());
-    if (!shape.is_fp8()) return {reinterpret_cast<const std::byte*>(x), label};
-    std::byte* row = label + Label::bytes(shape);
-    quantize(team, reinterpret_cast<std::uint8_t*>(row), label, x, shape.num_groups(), shape.format);
-    return {row, label};
+TEAM_FN auto rows_of(const Team& team, const DispatchArgs& args, int token) {
+    const int first = token * args.shape.num_topk;
+    return team.fan(args.shape.num_topk, [&](int k) {
+        const int expert = args.ledger.experts[first + k];
+        if (expert < 0) return std::int64_t{-1};
+        const std::int32_t row = args.ledger.rows[first + k] += static_cast<std::int32_t>(args.ledger.base[expert]);
+        return static_cast<std::int64_t>(args.shape.row_index(args.shape.local(expert), static_cast<std::uint64_t>(row)));
+    });
 }
 
 template <class Team>
-TEAM_FN void send_token(const Team& team, const DispatchArgs& args, const RecvLayout& layout, std::uint64_t slot, int token) {
-    const Shape& shape = args.shape;
-    const std::uint64_t label_bytes = Label::bytes(shape);
-    const int first = token * shape.num_topk;
-    const auto rows = team.fan(shape.num_topk, [&](int k) {
-        const int expert = args.ledger.experts[first + k];
-        if (expert < 0) return std::int64_t{-1};
-        const auto row = static_cast<std::uint64_t>(args.ledger.rows[first + k] += static_cast<std::int32_t>(args.ledger.base[expert]));
-        return static_cast<std::int64_t>(shape.row_index(shape.local(expert), row));
-    });
-    const Message message = encode(team, args, token);
-    for (int k = 0; k < shape.num_topk; ++k) {
-        if (rows.at(k) < 0) continue;
-        const auto row = static_cast<std::uint64_t>(rows.at(k));
-        const int peer = shape.owner(args.ledger.experts[first + k]);
+TEAM_FN void send_labels(const Team& team, const DispatchArgs& args, int token, const Fan<std::byte*>& targets,
+                         std::byte* label) {
+    auto* origin = reinterpret_cast<Origin*>(label + Label::origin_offset(args.shape));
+    for (int k = 0; k < args.shape.num_topk; ++k) {
+        if (targets.at(k) == nullptr) continue;
         team.once([&] {
-            *reinterpret_cast<Origin*>(message.label + Label::origin_offset(shape)) = {
-                static_cast<std::uint32_t>(shape.rank), static_cast<std::uint16_t>(token), static_cast<std::uint16_t>(k)};
+            *origin = {static_cast<std::uint32_t>(args.shape.rank), static_cast<std::uint16_t>(token), static_cast<std::uint16_t>(k)};
             return 0;
         });
         seal(team);
-        put(team, args.peers.at<std::byte>(peer, slot + layout.x + row * shape.row_bytes()), message.row, shape.row_bytes(),
-            args.store);
-        put(team, args.peers.at<std::byte>(peer, slot + layout.labels + row * label_bytes), message.label, label_bytes,
-            Store::cached);
+        put(team, targets.at(k), label, Label::bytes(args.shape), args.store);
     }
 }
 
 template <class Team>
-bool send(const Team& team, const DispatchArgs& args) {
-    const RecvLayout layout = RecvLayout::carve(args.shape);
+TEAM_FN void send_token(const Team& team, const DispatchArgs& args, const RecvLayout& layout, int token) {
+    const Shape& shape = args.shape;
     const std::uint64_t slot = args.window.recv.slot(args.progress->dispatched);
-    team.share(args.num_tokens, [&](int token) { send_token(team, args, layout, slot, token); });
+    const bf16* x = args.x + static_cast<std::int64_t>(token) * shape.hidden;
+    std::byte* label = team.stage(Label::bytes(shape));
+    const auto rows = rows_of(team, args, token);
+    const auto place = [&](std::uint64_t part, std::uint64_t bytes) {
+        return team.fan(shape.num_topk, [&](int k) -> std::byte* {
+            if (rows.at(k) < 0) return nullptr;
+            const int peer = shape.owner(args.ledger.experts[token * shape.num_topk + k]);
+            return args.peers.at<std::byte>(peer, slot + part + static_cast<std::uint64_t>(rows.at(k)) * bytes);
+        });
+    };
+    const auto targets = place(layout.x, shape.row_bytes());
+    if (shape.is_fp8())
+        quantize_to(team, targets, shape.num_topk, label, x, shape.num_groups(), shape.format, args.store);
+    else
+        put_to(team, targets, shape.num_topk, reinterpret_cast<const std::byte*>(x), shape.row_bytes(), args.store);
+    send_labels(team, args, token, place(layout.labels, Label::bytes(shape)), label);
+}
+
+template <class Team>
+void send(const Team& team, const DispatchArgs& args) {
+    const RecvLayout layout = RecvLayout::carve(args.shape);
+    team.share(args.num_tokens, [&](int token) { send_token(team, args, layout, token); });
     settle(team);
-    return true;
 }
 
 template <class Team>
 bool deliver(const Team& team, const DispatchArgs& args) {
-    team.share(args.shape.num_ranks, [&](int step) {
+    for (int step = 0; step < args.shape.num_ranks; ++step) {
         const int peer = (args.shape.rank + step) % args.shape.num_ranks;
         const std::uint64_t desk = args.window.desk(args.shape.rank);
         publish(team, args.peers, peer, desk + offsetof(Desk, rows), args.progress->dispatched, 0);
-    });
+    }
     return true;
 }
 
 template <class Team>
 bool await_rows(const Team& team, const DispatchArgs& args) {
-    if (team.index() != 0) return true;
     *args.phase = Phase::rows;
     const auto signal = [&](int source) { return args.window.desk(source) + offsetof(Desk, rows); };
     return await_all(team, args.peers, args.epoch, signal, args.policy, *args.report);
@@ -201,11 +199,10 @@ TEAM_FN void unpack_expert(const Team& team, const DispatchArgs& args, const Rec
 }
 
 template <class Team>
-bool unpack(const Team& team, const DispatchArgs& args) {
+void unpack(const Team& team, const DispatchArgs& args) {
     const RecvLayout layout = RecvLayout::carve(args.shape);
     team.share(args.shape.num_local(), [&](int local) { unpack_expert(team, args, layout, local); });
     settle(team);
-    return true;
 }
 
 DEEP_LL_TIER_END

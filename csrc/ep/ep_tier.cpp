@@ -6,26 +6,27 @@ DEEP_LL_TIER_BEGIN
 
 namespace {
 
-#define DEEP_LL_PHASE(name) [&](const HostTeam& team) { return name(team, args); }
+#define DEEP_LL_SOLO(name) solo([&](const HostTeam& team) { return name(team, args); })
+#define DEEP_LL_WIDE(name) wide([&](const HostTeam& team) { name(team, args); })
 
 bool dispatch_send(Pool& pool, const DispatchArgs& args) {
-    return League(pool).run(DEEP_LL_PHASE(count), DEEP_LL_PHASE(announce), DEEP_LL_PHASE(place), DEEP_LL_PHASE(send),
-                            DEEP_LL_PHASE(deliver));
+    return League(pool, args.num_teams)
+        .run(DEEP_LL_SOLO(count), DEEP_LL_SOLO(announce), DEEP_LL_SOLO(place), DEEP_LL_WIDE(send), DEEP_LL_SOLO(deliver));
 }
 
 bool dispatch_receive(Pool& pool, const DispatchArgs& args) {
-    return League(pool).run(DEEP_LL_PHASE(await_rows), DEEP_LL_PHASE(unpack));
+    return League(pool, args.num_teams).run(DEEP_LL_SOLO(await_rows), DEEP_LL_WIDE(unpack));
 }
 
 bool combine_send(Pool& pool, const CombineArgs& args) {
-    return League(pool).run(DEEP_LL_PHASE(credit), DEEP_LL_PHASE(push), DEEP_LL_PHASE(offer), DEEP_LL_PHASE(count_combine));
+    return League(pool, args.num_teams).run(DEEP_LL_SOLO(credit), DEEP_LL_WIDE(push), DEEP_LL_SOLO(offer));
 }
 
 bool combine_receive(Pool& pool, const CombineArgs& args) {
-    return League(pool).run(DEEP_LL_PHASE(await_outputs), DEEP_LL_PHASE(gather), DEEP_LL_PHASE(count_consumed));
+    return League(pool, args.num_teams).run(DEEP_LL_SOLO(await_outputs), DEEP_LL_WIDE(gather), DEEP_LL_SOLO(count_consumed));
 }
 
-bool await_credit(Pool& pool, const Common& args) { return League(pool).run(DEEP_LL_PHASE(credit)); }
+bool await_credit(Pool& pool, const Common& args) { return League(pool, 1).run(DEEP_LL_SOLO(credit)); }
 
 }  // namespace
 

@@ -40,28 +40,69 @@ TEAM_FN void stream_vector(std::byte* to, VecU32 value) { store(to, value); }
 TEAM_FN void stream_fence() {}
 #endif
 
-TEAM_FN void stream_row(std::byte* to, const std::byte* from, std::uint64_t bytes) {
-    constexpr std::uint64_t kBlock = 128;
-    std::uint64_t at = 0;
-    const std::uint64_t head = (kLine - reinterpret_cast<std::uintptr_t>(to) % kLine) % kLine;
-    for (; at < head && at < bytes; at += 16) stream16(to + at, from + at);
-    for (; at + kBlock <= bytes; at += kBlock) {
-        VecU32 block[kBlock / kVecBytes];
-        for (std::uint64_t i = 0; i < kBlock / kVecBytes; ++i) block[i] = load<VecU32>(from + at + i * kVecBytes);
-        for (std::uint64_t i = 0; i < kBlock / kVecBytes; ++i) stream_vector(to + at + i * kVecBytes, block[i]);
+TEAM_FN void prefetch(const void* at) { __builtin_prefetch(at); }
+
+template <bool kStreaming>
+TEAM_FN void store_line(std::byte* to, const std::byte* from) {
+    constexpr int kVectors = static_cast<int>(kLine) / kVecBytes;
+    VecU32 line[kVectors];
+    for (int i = 0; i < kVectors; ++i) line[i] = load<VecU32>(from + i * kVecBytes);
+    for (int i = 0; i < kVectors; ++i) {
+        if constexpr (kStreaming)
+            stream_vector(to + i * kVecBytes, line[i]);
+        else
+            store(to + i * kVecBytes, line[i]);
     }
-    for (; at < bytes; at += 16) stream16(to + at, from + at);
+}
+
+// 16-byte multiples, small: memcpy's own choice for such blocks (rep movs) is several times slower. Streaming stores
+// must start at a line.
+template <bool kStreaming>
+TEAM_FN void copy_block(std::byte* to, const std::byte* from, std::uint64_t bytes) {
+    std::uint64_t at = 0;
+    if constexpr (kStreaming) {
+        const std::uint64_t head = (kLine - reinterpret_cast<std::uintptr_t>(to) % kLine) % kLine;
+        for (; at < head && at < bytes; at += 16) stream16(to + at, from + at);
+    }
+    for (; at + kLine <= bytes; at += kLine) store_line<kStreaming>(to + at, from + at);
+    for (; at < bytes; at += 16) std::memcpy(to + at, from + at, 16);
+}
+
+TEAM_FN void check_row(const std::byte* to, const std::byte* from, std::uint64_t bytes) {
+    DEEP_LL_INVARIANT(
+        (bytes | reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from)) % kVectorBytes == 0, bytes);
 }
 
 // A row from this rank's memory to anyone's.
 template <class Team>
 TEAM_FN void put(const Team&, std::byte* to, const std::byte* from, std::uint64_t bytes, Store how) {
-    DEEP_LL_INVARIANT((bytes | reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from)) % kVectorBytes == 0,
-                      bytes);
-    if (how == Store::streaming)
-        stream_row(to, from, bytes);
-    else
+    constexpr std::uint64_t kAhead = 512, kBlock = 256;
+    check_row(to, from, bytes);
+    if (how == Store::cached) {
         std::memcpy(to, from, bytes);
+        return;
+    }
+    for (std::uint64_t at = 0; at < bytes; at += kBlock) {
+        const std::uint64_t size = bytes - at < kBlock ? bytes - at : kBlock;
+        for (std::uint64_t i = 0; i < kBlock; i += kLine) prefetch(from + at + kAhead + i);
+        copy_block<true>(to + at, from + at, size);
+    }
+}
+
+// The same row to targets.at(k), k < num_targets, where that is not null; it is read once.
+template <class Team, class Targets>
+TEAM_FN void put_to(const Team&, const Targets& targets, int num_targets, const std::byte* from, std::uint64_t bytes, Store how) {
+    constexpr std::uint64_t kBlock = 512;
+    for (std::uint64_t at = 0; at < bytes; at += kBlock) {
+        const std::uint64_t size = bytes - at < kBlock ? bytes - at : kBlock;
+        for (int k = 0; k < num_targets; ++k) {
+            if (targets.at(k) == nullptr) continue;
+            if (how == Store::streaming)
+                copy_block<true>(targets.at(k) + at, from + at, size);
+            else
+                copy_block<false>(targets.at(k) + at, from + at, size);
+        }
+    }
 }
 
 // The staged message is complete and may be put.

@@ -17,9 +17,9 @@ class Pool {
 
     int num_teams() const;
 
-    // Calls phase(context, team) on every team and waits for all of them.
+    // Calls phase(context, team) on the first `num_teams` teams and waits for all of them.
     using PhaseFn = void (*)(void* context, const HostTeamState& team);
-    void run(PhaseFn phase, void* context);
+    void run(int num_teams, PhaseFn phase, void* context);
 
     // Every team's own memory for one message.
     void reserve_scratch(std::uint64_t bytes);
@@ -33,33 +33,59 @@ class Pool {
 
 DEEP_LL_TIER_BEGIN
 
-// Runs phases one after the other. A phase returns whether the next one may run; the teams' answers are joined.
+// A phase of one team: small things, and waits. Returns whether the next phase may run.
+template <class F>
+struct Solo {
+    F run;
+};
+// A phase that all teams share.
+template <class F>
+struct Wide {
+    F run;
+};
+template <class F>
+Solo<F> solo(F run) {
+    return {run};
+}
+template <class F>
+Wide<F> wide(F run) {
+    return {run};
+}
+
+// Runs phases one after the other, the wide ones on `num_teams` teams.
 class League {
    public:
-    explicit League(Pool& pool) : pool_(pool) {}
-
-    template <class Phase>
-    bool run(Phase phase) {
-        struct Context {
-            Phase& phase;
-            std::atomic<bool> go_on{true};
-        } context{phase};
-        pool_.run(
-            [](void* opaque, const HostTeamState& state) {
-                auto& in = *static_cast<Context*>(opaque);
-                if (!in.phase(HostTeam(state))) in.go_on.store(false, std::memory_order_relaxed);
-            },
-            &context);
-        return context.go_on.load(std::memory_order_relaxed);
-    }
+    League(Pool& pool, int num_teams) : pool_(pool), num_teams_(num_teams) {}
 
     template <class First, class... Rest>
     bool run(First first, Rest... rest) {
-        return run(first) && run(rest...);
+        if constexpr (sizeof...(rest) == 0)
+            return one(first);
+        else
+            return one(first) && run(rest...);
     }
 
    private:
+    template <class F>
+    bool one(Solo<F>& phase) {
+        bool go_on = true;
+        auto on_team = [&](const HostTeam& team) { go_on = phase.run(team); };
+        on_teams(1, on_team);
+        return go_on;
+    }
+    template <class F>
+    bool one(Wide<F>& phase) {
+        on_teams(num_teams_, phase.run);
+        return true;
+    }
+    template <class F>
+    void on_teams(int num_teams, F& phase) {
+        pool_.run(
+            num_teams, [](void* context, const HostTeamState& state) { (*static_cast<F*>(context))(HostTeam(state)); }, &phase);
+    }
+
     Pool& pool_;
+    const int num_teams_;
 };
 
 DEEP_LL_TIER_END

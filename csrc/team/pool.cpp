@@ -16,11 +16,18 @@ struct Pool::Impl {
     std::condition_variable start, finish;
     std::uint64_t generation = 0;
     int running = 0;
+    int num_teams = 0;  // of this generation
     bool stopping = false;
     PhaseFn phase = nullptr;
     void* context = nullptr;
     std::vector<HostTeamState> teams;
     std::vector<std::thread> threads;
+
+    HostTeamState team(std::size_t index, int count) const {
+        HostTeamState state = teams[index];
+        state.count = count;
+        return state;
+    }
 
     void work(std::size_t index) {
         std::uint64_t seen = 0;
@@ -29,8 +36,9 @@ struct Pool::Impl {
             start.wait(lock, [&] { return stopping || generation != seen; });
             if (stopping) return;
             seen = generation;
+            if (static_cast<int>(index) >= num_teams) continue;
             lock.unlock();
-            phase(context, teams[index]);
+            phase(context, team(index, num_teams));
             lock.lock();
             if (--running == 0) finish.notify_one();
         }
@@ -54,17 +62,18 @@ Pool::~Pool() {
 
 int Pool::num_teams() const { return static_cast<int>(impl_->teams.size()); }
 
-void Pool::run(PhaseFn phase, void* context) {
-    if (impl_->threads.empty()) return phase(context, impl_->teams[0]);
+void Pool::run(int num_teams, PhaseFn phase, void* context) {
+    if (num_teams == 1) return phase(context, impl_->team(0, 1));
     {
         const std::lock_guard lock(impl_->mutex);
         impl_->phase = phase;
         impl_->context = context;
-        impl_->running = static_cast<int>(impl_->threads.size());
+        impl_->num_teams = num_teams;
+        impl_->running = num_teams - 1;
         ++impl_->generation;
     }
     impl_->start.notify_all();
-    phase(context, impl_->teams[0]);
+    phase(context, impl_->team(0, num_teams));
     std::unique_lock lock(impl_->mutex);
     impl_->finish.wait(lock, [&] { return impl_->running == 0; });
 }

@@ -1,27 +1,33 @@
-// quantize.hpp: a row of bf16 becomes e4m3 with a scale for each group of 128 channels.
+// quantize.hpp: a row of bf16 becomes e4m3 with a scale for each group of 128 channels, and goes to all its targets.
 #pragma once
 
-#include "team/team.hpp"
-#include "team/vec.hpp"
+#include "team/copy.hpp"
 
 DEEP_LL_TIER_BEGIN
 
-// e4m3 bits of non-negative values up to 448 (rounding may take them a hair above), round to nearest even.
-TEAM_FN VecU32 e4m3_bits(VecF32 magnitude) {
-    const VecU32 bits = as_bits(magnitude);
-    const VecU32 normal = (bits + ((bits >> 20) & 1u) + (0x7ffffu - (120u << 23))) >> 20;
-    const VecU32 tiny = as_bits(magnitude + 16384.0f) - 0x46800000u;  // below 2^-6: multiples of 2^-9
-    return bits < 0x3c800000u ? tiny : normal;
+using VecU8 = std::uint8_t __attribute__((vector_size(kVecBytes)));
+
+constexpr int kChunkGroups = 64;  // groups whose scales are computed side by side
+constexpr std::uint32_t kSmallestPower = 121u << 23;  // 2^-6: below it e4m3 has fixed steps of 2^-9
+constexpr std::uint8_t kCodeOffset = 56;
+
+// e4m3 codes less 56 in the low byte of each lane, of non-negative values up to 448 (or a hair above).
+// Adding 2^20 times the value's own power of two lets the adder round to three bits, to nearest even.
+TEAM_FN VecU32 e4m3_codes(VecF32 magnitude) {
+    const VecU32 exponent = as_bits(magnitude) & 0x7f800000u;
+    const VecU32 power = exponent > kSmallestPower ? exponent : VecU32{} + kSmallestPower;
+    const VecU32 sum = as_bits(magnitude + as_float(power + (20u << 23)));
+    return sum + (power >> 20);
 }
 
 // Two neighbours at a time: a word holds the even channel in its low half, the odd one in its high half.
 TEAM_FN VecU32 quantize_pairs(VecU32 pairs, float forward) {
-    const VecU32 magnitudes = pairs & 0x7fff7fffu;
-    const VecU32 even = e4m3_bits(as_float(magnitudes << 16) * forward);
-    const VecU32 odd = e4m3_bits(as_float(magnitudes & 0xffff0000u) * forward);
-    const VecU32 signs = ((pairs >> 8) & 0x80u) | ((pairs >> 16) & 0x8000u);
-    return even | (odd << 8) | signs;
+    const VecU32 even = e4m3_codes(as_float((pairs & 0x7fffu) << 16) * forward);
+    const VecU32 odd = e4m3_codes(as_float(pairs & 0x7fff0000u) * forward);
+    return (even & 0xffu) | ((odd & 0xffu) << 8);
 }
+
+TEAM_FN VecU32 signs_of(VecU32 pairs) { return ((pairs >> 8) & 0x80u) | ((pairs >> 16) & 0x8000u); }
 
 TEAM_FN float group_amax(const bf16* group) {
     VecU16 top{};
@@ -29,34 +35,80 @@ TEAM_FN float group_amax(const bf16* group) {
     return widen({largest(top)});
 }
 
-TEAM_FN void quantize_group(std::uint8_t* out, const bf16* group, float forward) {
+TEAM_FN void quantize_group(std::byte* out, const bf16* group, float forward) {
     for (int i = 0; i < kGroup; i += 4 * kLanes) {
-        const VecU32 low = quantize_pairs(load<VecU32>(group + i), forward);
-        const VecU32 high = quantize_pairs(load<VecU32>(group + i + 2 * kLanes), forward);
-        store(out + i, pack(low, high));
+        const VecU32 low = load<VecU32>(group + i), high = load<VecU32>(group + i + 2 * kLanes);
+        const auto codes = __builtin_bit_cast(VecU8, pack(quantize_pairs(low, forward), quantize_pairs(high, forward)));
+        const auto signs = __builtin_bit_cast(VecU8, pack(signs_of(low), signs_of(high)));
+        store(out + i, (codes + kCodeOffset) | signs);
     }
 }
 
-// `scales`: a float for each group, or its exponent byte, padded with zeros to whole words.
+struct ChunkScales {
+    float forward[kChunkGroups];
+    float inverse[kChunkGroups];
+};
+
 // A NaN or an infinity makes its whole group NaN: no finite scale could say more.
-template <class Team>
-TEAM_FN void quantize(const Team& team, std::uint8_t* out, std::byte* scales, const bf16* row, int num_groups, Format format) {
-    const bool rounded = format != Format::fp8;
-    team.lanes(num_groups, [&](int g) {
-        const bf16* group = row + g * kGroup;
-        const float amax = group_amax(group);
-        Scale scale{0.0f, bits_float(kFloatNan)};
-        if (is_finite(amax)) {
-            scale = scale_of(amax, rounded);
-            quantize_group(out + g * kGroup, group, scale.forward);
-        } else {
-            std::memset(out + g * kGroup, kE4m3Nan, kGroup);
+TEAM_FN void scales_of(ChunkScales& out, const bf16* row, int num_groups, bool rounded) {
+    for (int g = 0; g < num_groups; ++g) out.inverse[g] = group_amax(row + g * kGroup);
+    for (int g = 0; g < num_groups; ++g) {
+        const float amax = out.inverse[g];
+        const Scale scale = scale_of(amax, rounded);
+        out.forward[g] = scale.forward;
+        out.inverse[g] = is_finite(amax) ? scale.inverse : bits_float(kFloatNan);
+    }
+}
+
+// `scales`: a float for each group, or its exponent byte.
+TEAM_FN void write_scales(std::byte* scales, const ChunkScales& chunk, int num_groups, Format format) {
+    if (format != Format::fp8_ue8m0) {
+        std::memcpy(scales, chunk.inverse, static_cast<std::size_t>(num_groups) * 4);
+        return;
+    }
+    for (int g = 0; g < num_groups; ++g) scales[g] = static_cast<std::byte>(ue8m0(chunk.inverse[g]));
+}
+
+// A block of groups is cast and goes to every target before the next one: what a processor has not yet written out of
+// one block overlaps with the cast of the next.
+template <bool kStreaming, class Targets>
+TEAM_FN void quantize_chunk(const Targets& targets, int num_targets, std::uint64_t at, const bf16* row, int num_groups,
+                            const ChunkScales& scales) {
+    constexpr int kBlockGroups = 4;
+    alignas(kLine) std::byte block[kBlockGroups * kGroup];
+    for (int first = 0; first < num_groups; first += kBlockGroups) {
+        const int groups = num_groups - first < kBlockGroups ? num_groups - first : kBlockGroups;
+        for (int g = 0; g < groups; ++g) {
+            const float inverse = scales.inverse[first + g];
+            if (is_finite(inverse))
+                quantize_group(block + g * kGroup, row + (first + g) * kGroup, scales.forward[first + g]);
+            else
+                std::memset(block + g * kGroup, kE4m3Nan, kGroup);
         }
-        if (format == Format::fp8_ue8m0)
-            scales[g] = static_cast<std::byte>(ue8m0(scale.inverse));
+        const auto bytes = static_cast<std::uint64_t>(groups * kGroup);
+        for (int k = 0; k < num_targets; ++k)
+            if (targets.at(k) != nullptr)
+                copy_block<kStreaming>(targets.at(k) + at + static_cast<std::uint64_t>(first * kGroup), block, bytes);
+    }
+}
+
+// The cast row goes to targets.at(k), k < num_targets, where that is not null; its scales go to `scales`, in this team's
+// memory, padded with zeros to whole words.
+template <class Team, class Targets>
+TEAM_FN void quantize_to(const Team&, const Targets& targets, int num_targets, std::byte* scales, const bf16* row,
+                         int num_groups, Format format, Store how) {
+    for (int first = 0; first < num_groups; first += kChunkGroups) {
+        const int groups = num_groups - first < kChunkGroups ? num_groups - first : kChunkGroups;
+        const bf16* from = row + first * kGroup;
+        const auto at = static_cast<std::uint64_t>(first * kGroup);
+        ChunkScales chunk;
+        scales_of(chunk, from, groups, format != Format::fp8);
+        write_scales(scales + (format == Format::fp8_ue8m0 ? first : first * 4), chunk, groups, format);
+        if (how == Store::streaming)
+            quantize_chunk<true>(targets, num_targets, at, from, groups, chunk);
         else
-            std::memcpy(scales + g * 4, &scale.inverse, 4);
-    });
+            quantize_chunk<false>(targets, num_targets, at, from, groups, chunk);
+    }
     if (format != Format::fp8_ue8m0) return;
     for (int g = num_groups; g % 4 != 0; ++g) scales[g] = std::byte{0};
 }

@@ -19,43 +19,65 @@ TEAM_FN void enumerate(const Team& team, const std::int32_t* keys, int n, std::i
 }
 
 struct WordMatrix {
-    const std::byte* rows;     // row-major source
-    std::uint64_t row_stride;  // bytes
-    std::uint32_t* columns;    // column-major destination
+    const std::byte* rows;        // row-major source, padded to whole vectors of 16 bytes
+    std::uint64_t row_stride;     // bytes
+    std::uint32_t* columns;       // column-major destination
     std::uint64_t column_stride;  // words
     int num_rows;
     int num_columns;
 };
 
-// A line of each column at once: the columns are a power of two apart, so they share few cache sets, and a line that
-// is written whole need not stay in one.
+using Quad = std::uint32_t __attribute__((vector_size(16)));
+
+template <int a, int b, int c, int d>
+TEAM_FN Quad pick(Quad x, Quad y) {
+#if defined(__clang__)
+    return __builtin_shufflevector(x, y, a, b, c, d);
+#else
+    return __builtin_shuffle(x, y, Quad{a, b, c, d});
+#endif
+}
+
+// Four rows of four words become four columns.
+TEAM_FN void transpose_quads(Quad (&q)[4]) {
+    const Quad low01 = pick<0, 4, 1, 5>(q[0], q[1]), high01 = pick<2, 6, 3, 7>(q[0], q[1]);
+    const Quad low23 = pick<0, 4, 1, 5>(q[2], q[3]), high23 = pick<2, 6, 3, 7>(q[2], q[3]);
+    q[0] = pick<0, 1, 4, 5>(low01, low23);
+    q[1] = pick<2, 3, 6, 7>(low01, low23);
+    q[2] = pick<0, 1, 4, 5>(high01, high23);
+    q[3] = pick<2, 3, 6, 7>(high01, high23);
+}
+
 constexpr int kLineWords = static_cast<int>(kLine / 4);
 
-TEAM_FN void transpose_lines(const WordMatrix& m, int row, int first_column, int num_columns) {
-    alignas(kLine) std::uint32_t block[8][kLineWords];
-    for (int r = 0; r < kLineWords; ++r) {
-        const std::byte* from = m.rows + static_cast<std::uint64_t>(row + r) * m.row_stride;
-        std::uint32_t words[8] = {};
-        std::memcpy(words, from + first_column * 4, static_cast<std::size_t>(num_columns) * 4);
-        for (int c = 0; c < 8; ++c) block[c][r] = words[c];
+// Sixteen rows of four words: a line of each of four columns. The columns are a power of two apart and share few cache
+// sets, so lines are written whole and past the caches. Rows beyond the last one are written as zeros.
+TEAM_FN void transpose_lines(const WordMatrix& m, int row, int column) {
+    Quad lines[4][kLineWords / 4];
+    for (int r = 0; r < kLineWords; r += 4) {
+        Quad quads[4] = {};
+        for (int i = 0; i < 4 && row + r + i < m.num_rows; ++i)
+            quads[i] = load<Quad>(m.rows + static_cast<std::uint64_t>(row + r + i) * m.row_stride + column * 4);
+        transpose_quads(quads);
+        for (int c = 0; c < 4; ++c) lines[c][r / 4] = quads[c];
     }
+    const int num_columns = m.num_columns - column < 4 ? m.num_columns - column : 4;
     for (int c = 0; c < num_columns; ++c) {
-        std::uint32_t* to = m.columns + static_cast<std::uint64_t>(first_column + c) * m.column_stride + row;
-        for (int i = 0; i < kLineWords; i += kLanes)
-            stream_vector(reinterpret_cast<std::byte*>(to + i), load<VecU32>(&block[c][i]));
+        auto* to = reinterpret_cast<std::byte*>(m.columns + static_cast<std::uint64_t>(column + c) * m.column_stride + row);
+        for (int i = 0; i < kLineWords; i += kLanes) stream_vector(to + i * 4, load<VecU32>(&lines[c][i / 4]));
     }
 }
 
+// Whole lines of the destination are written: up to fifteen words of each column beyond num_rows.
 template <class Team>
 TEAM_FN void transpose(const Team&, const WordMatrix& m) {
-    const bool aligned = (reinterpret_cast<std::uintptr_t>(m.columns) | m.column_stride * 4) % kLine == 0;
-    int row = 0;
-    for (; aligned && row + kLineWords <= m.num_rows; row += kLineWords) {
-        int column = 0;
-        for (; column + 8 <= m.num_columns; column += 8) transpose_lines(m, row, column, 8);
-        if (column < m.num_columns) transpose_lines(m, row, column, m.num_columns - column);
+    const bool whole_lines = (reinterpret_cast<std::uintptr_t>(m.columns) | m.column_stride * 4) % kLine == 0;
+    if (whole_lines) {
+        for (int row = 0; row < m.num_rows; row += kLineWords)
+            for (int column = 0; column < m.num_columns; column += 4) transpose_lines(m, row, column);
+        return;
     }
-    for (; row < m.num_rows; ++row) {
+    for (int row = 0; row < m.num_rows; ++row) {
         const std::byte* from = m.rows + static_cast<std::uint64_t>(row) * m.row_stride;
         for (int c = 0; c < m.num_columns; ++c)
             std::memcpy(m.columns + static_cast<std::uint64_t>(c) * m.column_stride + row, from + c * 4, 4);

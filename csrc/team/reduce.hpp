@@ -27,6 +27,7 @@ TEAM_FN void sum_block(bf16* out, const WeightedRows& in, int at) {
     VecF32 even[kVectors]{}, odd[kVectors]{};
     for (int k = 0; k < in.count; ++k) {
         const VecF32 weight = VecF32{} + in.weights[k];
+        prefetch(in.rows[k] + at + kVectors * 4 * kLanes);  // two blocks ahead
         for (int v = 0; v < kVectors; ++v) {
             const VecU32 pairs = load<VecU32>(in.rows[k] + at + v * 2 * kLanes);
             even[v] = fma_once(weight, as_float(pairs << 16), even[v]);
@@ -45,7 +46,7 @@ TEAM_FN void sum_block(bf16* out, const WeightedRows& in, int at) {
 
 template <bool kStreaming>
 TEAM_FN void sum_row(bf16* out, const WeightedRows& in, int hidden) {
-    constexpr int kVectors = 4;
+    constexpr int kVectors = static_cast<int>(kLine) / kVecBytes;  // a line of each row
     constexpr int kBlock = kVectors * 2 * kLanes;
     int at = 0;
     for (; at + kBlock <= hidden; at += kBlock) sum_block<kVectors, kStreaming>(out, in, at);

@@ -13,7 +13,9 @@ T = TypeVar("T")
 
 @runtime_checkable
 class Group(Protocol):
-    """What deep_ll asks of a group. Used while a buffer is made, never in a dispatch or a combine."""
+    """What deep_ll asks of a group. Used while a buffer is made, never in a dispatch or a
+    combine.
+    """
 
     @property
     def rank(self) -> int:
@@ -32,14 +34,21 @@ class Group(Protocol):
 
 
 class TorchGroup:
-    """Ranks of a torch.distributed process group with a CPU backend (gloo, or one that includes it)."""
+    """Ranks of a torch.distributed process group with a CPU backend (gloo, or one that includes
+    it).
+    """
 
     in_process = False
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        backends = {str(group._get_backend_name())} if hasattr(group, "_get_backend_name") else set()
+        backends = (
+            {str(group._get_backend_name())} if hasattr(group, "_get_backend_name") else set()
+        )
         if backends == {"nccl"}:
-            raise ArgumentError("this group has only the backend nccl; deep_ll on CPUs needs gloo: dist.new_group(backend='gloo')")
+            raise ArgumentError(
+                "this group has only the backend nccl; deep_ll on CPUs needs gloo: "
+                "dist.new_group(backend='gloo')"
+            )
         self._group = group
         self.rank: int = dist.get_rank(group)
         self.size: int = dist.get_world_size(group)
@@ -55,12 +64,19 @@ def as_group(group: object) -> Group:
     """The group as deep_ll sees it.
 
     Raises:
-        ArgumentError: it is neither a process group that this rank belongs to nor a group of deep_ll.
+        ArgumentError: it is neither a process group that this rank belongs to nor a group of
+            deep_ll.
     """
     if group is None:
-        raise ArgumentError("Buffer needs a group: pass torch.distributed.group.WORLD or one made by dist.new_group()")
+        raise ArgumentError(
+            "Buffer needs a group: pass torch.distributed.group.WORLD or one made by "
+            "dist.new_group()"
+        )
     if isinstance(group, dist.ProcessGroup):
         return TorchGroup(group)
     if isinstance(group, Group):
         return group
-    raise ArgumentError(f"{type(group).__name__} is not a group that this rank belongs to: pass a torch.distributed ProcessGroup")
+    raise ArgumentError(
+        f"{type(group).__name__} is not a group that this rank belongs to: pass a "
+        f"torch.distributed ProcessGroup"
+    )

@@ -1,8 +1,9 @@
 """Hands the memory of each rank to the ranks of the same host.
 
-The memory is a sealed memfd: it has no name, so nothing is left when ranks die at any moment; it does not depend on
-the size of /dev/shm; its size cannot be changed, so a peer cannot be killed by shrinking it. It goes over an abstract
-Unix socket (SCM_RIGHTS) to processes of the same user that know the owner's secret, which travels through the group.
+The memory is a sealed memfd: it has no name, so nothing is left when ranks die at any moment; it
+does not depend on the size of /dev/shm; its size cannot be changed, so a peer cannot be killed by
+shrinking it. It goes over an abstract Unix socket (SCM_RIGHTS) to processes of the same user that
+know the owner's secret, which travels through the group.
 """
 
 from __future__ import annotations
@@ -46,12 +47,16 @@ class Card:
 
 @contextlib.contextmanager
 def sealed_memory(num_bytes: int) -> Iterator[Memory]:
-    """Memory that other processes can map: only its user's, of fixed size. Pages cost nothing until touched."""
+    """Memory that other processes can map: only its user's, of fixed size. Pages cost nothing
+    until touched.
+    """
     fd = os.memfd_create("deep_ll", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.fchmod(fd, 0o600)
         os.ftruncate(fd, num_bytes)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        fcntl.fcntl(
+            fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        )
         yield Memory(fd)
     finally:
         os.close(fd)
@@ -59,13 +64,17 @@ def sealed_memory(num_bytes: int) -> Iterator[Memory]:
 
 @contextlib.contextmanager
 def exchange(group: Group, fd: int) -> Iterator[list[int | None]]:
-    """Gives `fd` to all peers and takes theirs: descriptors by rank, None for this rank's own. Collective.
+    """Gives `fd` to all peers and takes theirs: descriptors by rank, None for this rank's own.
+    Collective.
 
     Raises:
         PeerError: on every rank, if any rank cannot reach another one's memory; it names them.
     """
     card = Card()
-    with contextlib.ExitStack() as cleanup, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+    with (
+        contextlib.ExitStack() as cleanup,
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
+    ):
         listener.bind(card.address)
         listener.listen(group.size)
         cards = group.all_gather(card)
@@ -90,7 +99,8 @@ def exchange(group: Group, fd: int) -> Iterator[list[int | None]]:
 def _explain(failures: list[str]) -> str:
     more = f" and {len(failures) - 4} more" if len(failures) > 4 else ""
     return (
-        f"{'; '.join(failures[:4])}{more}. Ranks of one buffer must be on one host, in one network namespace and of one user: "
+        f"{'; '.join(failures[:4])}{more}. Ranks of one buffer must be on one host, in one "
+        f"network namespace and of one user: "
         "this version has no path to other hosts"
     )
 
@@ -121,7 +131,9 @@ def _answer(connection: socket.socket, secret: bytes, fd: int) -> bool:
 
 
 def _uid_of(connection: socket.socket) -> int:
-    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    _, uid, _ = struct.unpack(
+        "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    )
     return int(uid)
 
 

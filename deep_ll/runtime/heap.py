@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Heap:
-    """Mapped memory of all ranks, by rank. It is given back when the last tensor that looks into it is gone."""
+    """Mapped memory of all ranks, by rank. It is given back when the last tensor that looks into
+    it is gone.
+    """
 
     rank: int
     maps: list[torch.Tensor] = field(repr=False)  # uint8 [num_bytes] each
@@ -40,7 +42,9 @@ class Heap:
         count = 1
         for size in sizes:
             count *= size
-        return self.maps[self.rank][offset : offset + count * dtype.itemsize].view(dtype).view(*sizes)
+        return (
+            self.maps[self.rank][offset : offset + count * dtype.itemsize].view(dtype).view(*sizes)
+        )
 
 
 def open_heap(group: Group, num_bytes: int) -> Heap:
@@ -49,7 +53,8 @@ def open_heap(group: Group, num_bytes: int) -> Heap:
     Memory is not touched beyond the first page: what is never used costs nothing.
 
     Raises:
-        PeerError: a rank's memory cannot be mapped here (it is on another host), or is not what it says it is.
+        PeerError: a rank's memory cannot be mapped here (it is on another host), or is not what it
+            says it is.
     """
     nonce = secrets.token_bytes(_native.NONCE_BYTES)
     if group.in_process:
@@ -71,7 +76,16 @@ def _map(fd: int, num_bytes: int, nonce: bytes | None = None) -> torch.Tensor:
 
 
 def _check_nonces(maps: list[torch.Tensor], nonces: list[bytes], group: Group) -> None:
-    """That a mapping is the memory it should be is proven by its content, not assumed from a host name."""
-    wrong = [peer for peer, nonce in enumerate(nonces) if bytes(maps[peer][: len(nonce)].tolist()) != nonce]
+    """That a mapping is the memory it should be is proven by its content, not assumed from a host
+    name.
+    """
+    wrong = [
+        peer
+        for peer, nonce in enumerate(nonces)
+        if bytes(maps[peer][: len(nonce)].tolist()) != nonce
+    ]
     if wrong:
-        raise PeerError(f"rank {group.rank} mapped memory that is not the heap of ranks {wrong}: start the job again")
+        raise PeerError(
+            f"rank {group.rank} mapped memory that is not the heap of ranks {wrong}: start the "
+            f"job again"
+        )

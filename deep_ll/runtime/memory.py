@@ -11,7 +11,9 @@ _UNLIMITED = 1 << 60  # cgroup v1 says "no limit" by a number near 2^63
 
 
 def available_bytes() -> int:
-    """Bytes that processes here can still touch: free memory, or what a cgroup leaves if that is less."""
+    """Bytes that processes here can still touch: free memory, or what a cgroup leaves if that is
+    less.
+    """
     return min([_mem_available(), *_cgroup_headroom()])
 
 
@@ -25,8 +27,10 @@ def check_fits(num_ranks: int, expected: int, available: int, worst: int) -> Non
     if needed <= available:
         return
     raise HeapMemoryError(
-        f"{num_ranks} ranks on this host are expected to touch {mib(needed)} of buffer memory ({mib(expected)} each, "
-        f"{mib(worst)} at worst), but only {mib(available)} are free: use fewer tokens per rank (max_tokens_per_rank), "
+        f"{num_ranks} ranks on this host are expected to touch {mib(needed)} of buffer memory "
+        f"({mib(expected)} each, "
+        f"{mib(worst)} at worst), but only {mib(available)} are free: use fewer tokens per rank "
+        f"(max_tokens_per_rank), "
         "fewer ranks on this host, or raise the container's memory limit"
     )
 
@@ -51,15 +55,26 @@ def _cgroup_headroom() -> list[int]:
         if controllers not in ("", "memory") and "memory" not in controllers.split(","):
             continue
         root = _CGROUPS / "memory" if controllers else _CGROUPS
-        names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if controllers else ("memory.max", "memory.current")
+        names = (
+            ("memory.limit_in_bytes", "memory.usage_in_bytes")
+            if controllers
+            else ("memory.max", "memory.current")
+        )
         folder = root / path.lstrip("/")
-        headroom += [_headroom(place, *names) for place in (folder, *folder.parents) if place == root or root in place.parents]
+        headroom += [
+            _headroom(place, *names)
+            for place in (folder, *folder.parents)
+            if place == root or root in place.parents
+        ]
     return [left for left in headroom if left is not None]
 
 
 def _headroom(folder: Path, limit_name: str, usage_name: str) -> int | None:
     try:
-        limit, usage = (folder / limit_name).read_text().strip(), (folder / usage_name).read_text().strip()
+        limit, usage = (
+            (folder / limit_name).read_text().strip(),
+            (folder / usage_name).read_text().strip(),
+        )
     except OSError:
         return None
     if limit == "max" or int(limit) >= _UNLIMITED:

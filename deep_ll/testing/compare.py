@@ -61,4 +61,4 @@ def _bits(x: Tensor) -> Tensor:
 def _word(x: Tensor, place: list[int]) -> str:
     value = x[tuple(place)]
     digits = 2 * x.element_size()
-    return f"{value.item()} (0x{_bits(value).item() & ((1 << 4 * digits) - 1):0{digits}x})"
+    return f"{value.item()} (0x{int(_bits(value)) & ((1 << 4 * digits) - 1):0{digits}x})"

@@ -1,4 +1,6 @@
-"""Ranks as threads of one process: the same kernels and the same API, for notebooks, sanitizers and quick tests."""
+"""Ranks as threads of one process: the same kernels and the same API, for notebooks, sanitizers
+and quick tests.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ class ThreadGroup:
         self._meeting.barrier.abort()
 
 
-def run_ranks(world_size: int, fn: Callable[..., T], *args: object, timeout_s: float = 60.0) -> list[T]:
+def run_ranks(
+    world_size: int, fn: Callable[..., T], *args: object, timeout_s: float = 60.0
+) -> list[T]:
     """Runs `fn(group, *args)` on `world_size` threads and returns their results by rank.
 
     Args:
@@ -71,14 +75,19 @@ def run_ranks(world_size: int, fn: Callable[..., T], *args: object, timeout_s: f
             errors.append((rank, error))
             groups[rank].abort()
 
-    threads = [threading.Thread(target=work, args=(rank,), name=f"rank {rank}", daemon=True) for rank in range(world_size)]
+    threads = [
+        threading.Thread(target=work, args=(rank,), name=f"rank {rank}", daemon=True)
+        for rank in range(world_size)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(timeout_s)
     stuck = [thread.name for thread in threads if thread.is_alive()]
     # A broken meeting is what the others see when one rank fails: the cause comes first.
-    for rank, error in sorted(errors, key=lambda item: isinstance(item[1], threading.BrokenBarrierError)):
+    for rank, error in sorted(
+        errors, key=lambda item: isinstance(item[1], threading.BrokenBarrierError)
+    ):
         error.add_note(f"raised by rank {rank}") if hasattr(error, "add_note") else None
         raise error
     if stuck:

@@ -1,0 +1,1 @@
+"""Benchmarks of deep_ll: README.md tells how they measure."""

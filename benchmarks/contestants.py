@@ -1,0 +1,83 @@
+"""Whatever is measured, as the harness sees it: started, checked, told to run, closed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from benchmarks import rank_side
+from benchmarks.barrier import Barrier
+from benchmarks.peers.mpi_launch import MpiLaunch
+from benchmarks.shared_tensor import SharedTensor
+from benchmarks.workload import MAX_ITERS, OPS, Inputs, Job, Shape
+from deep_ll.testing import RankPool
+
+PRODUCT = "deep_ll"
+KINDS = {
+    PRODUCT: "benchmarks.product:DeepLL",
+    "gloo": "benchmarks.peers.gloo:Gloo",
+    "mpi": "benchmarks.peers.mpi:Mpi",
+}
+PEERS = tuple(name for name in KINDS if name != PRODUCT)
+PRELOAD = [kind.split(":")[0] for kind in KINDS.values()]
+TIMEOUT_S = 600.0  # of one command: 64 ranks on 2 cores take their time
+
+Walls = dict[str, list[float]]  # milliseconds by operation
+
+
+class Ranks:
+    """A contestant with a process for every rank."""
+
+    def __init__(self, name: str, shape: Shape, inputs: Inputs) -> None:
+        self.name = name
+        self._launch: MpiLaunch | None = None
+        self._barrier = Barrier(shape.ep)
+        self._stamps = SharedTensor([shape.ep, MAX_ITERS, len(OPS), 2], torch.float64)
+        self._pool = RankPool(shape.ep, preload=PRELOAD)
+        try:
+            job = Job(shape, inputs, self._barrier, self._stamps, TIMEOUT_S / 2)
+            self._call(rank_side.start, KINDS[name], job, *self._extra(shape))
+        except BaseException:
+            self.kill()
+            raise
+
+    def check(self) -> None:
+        """Compares every rank with the oracle."""
+        self._call(rank_side.check)
+
+    def run(self, num_iters: int) -> Walls:
+        """From the first rank's begin to the last rank's end, of every iteration."""
+        self._call(rank_side.run, num_iters)
+        stamps = self._stamps.tensor[:, :num_iters]
+        begin, end = stamps[..., 0].amin(0), stamps[..., 1].amax(0)
+        walls = ((end - begin) * 1e3).T.tolist()
+        return {op: walls[i] for i, op in enumerate(OPS) if begin[0, i] > 0}
+
+    def close(self) -> None:
+        """Ends the ranks in good order."""
+        if self._pool.usable:
+            self._call(rank_side.stop)
+            self._pool.close()
+        self._release()
+
+    def kill(self) -> None:
+        """Ends the ranks whatever they do."""
+        self._pool.kill()
+        self._release()
+
+    def _extra(self, shape: Shape) -> list[Any]:
+        if self.name != "mpi":
+            return []
+        self._launch = MpiLaunch(shape.ep)
+        return [self._launch.environments]
+
+    def _call(self, function: Any, *args: object) -> None:
+        self._pool.run(function, *args, timeout_s=TIMEOUT_S)
+
+    def _release(self) -> None:
+        if self._launch is not None:
+            self._launch.close()
+            self._launch = None
+        self._barrier.close()
+        self._stamps.close()

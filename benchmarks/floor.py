@@ -1,0 +1,115 @@
+"""The floor program: builds it on first use and drives it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from benchmarks.workload import Inputs, Shape
+
+HERE = Path(__file__).parent
+BUILD = HERE.parent / "build" / "benchmarks"
+# Contraction would fuse the cast's product and sum: other bits than the library's.
+FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-std=c++20", "-pthread")
+STOP_TIMEOUT_S = 10.0
+
+
+Walls = dict[str, dict[str, list[float]]]  # milliseconds by operation and kind of store
+
+
+class FloorError(RuntimeError):
+    """The floor could not be built, or ended by itself."""
+
+
+def build() -> Path:
+    """The program for these sources, this compiler and this machine."""
+    compiler = shlex.split(os.environ.get("CXX") or "g++")
+    sources = [HERE / "floor.cpp", *sorted(HERE.glob("floor_*.hpp"))]
+    sources += sorted((HERE / "floor_kernels").glob("*.hpp"))
+    digest = hashlib.sha256(" ".join([*compiler, *FLAGS, cpu_flags()]).encode())
+    for source in sources:
+        digest.update(source.read_bytes())
+    program = BUILD / f"floor-{digest.hexdigest()[:16]}"
+    if program.exists():
+        return program
+    BUILD.mkdir(parents=True, exist_ok=True)
+    partial = program.with_suffix(f".{os.getpid()}.tmp")
+    command = [*compiler, *FLAGS, str(sources[0]), "-o", str(partial)]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True)
+    except OSError as error:
+        raise FloorError(
+            f"no C++ compiler for the floor ({error}): set CXX, or --no-floor"
+        ) from None
+    if result.returncode != 0:
+        raise FloorError(f"{shlex.join(command)}\n{result.stderr}")
+    partial.rename(program)
+    return program
+
+
+def cpu_flags() -> str:
+    """What -march=native depends on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+
+
+class Floor:
+    """The running program, with the routing of the inputs."""
+
+    name = "floor"
+
+    def __init__(self, shape: Shape, inputs: Inputs) -> None:
+        fd = inputs.routing.fileno()
+        options = {
+            "--ep": shape.ep,
+            "--tokens": shape.tokens,
+            "--hidden": shape.hidden,
+            "--topk": shape.topk,
+            "--experts": shape.experts,
+            "--dtype": shape.dtype,
+            "--routing": fd,
+        }
+        command = [str(build()), *(str(part) for option in options.items() for part in option)]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            pass_fds=[fd],
+            start_new_session=True,  # so that an interrupt reaches the harness alone
+        )
+        self.kernels: str = self._answer()["kernels"]
+
+    def run(self, num_iters: int) -> Walls:
+        """Wall times, as contestants.Ranks.run gives them, of both kinds of stores."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"run {num_iters}\n")
+        self._process.stdin.flush()
+        walls: Walls = self._answer()
+        return walls
+
+    def close(self) -> None:
+        """Ends it by ending its input."""
+        try:
+            self._process.communicate(timeout=STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        line = self._process.stdout.readline()
+        if not line:
+            message = self._process.stderr.read().strip()
+            raise FloorError(f"the floor ended with {self._process.wait()}: {message}")
+        return json.loads(line)

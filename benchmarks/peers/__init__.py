@@ -1,0 +1,1 @@
+"""What a user would take instead of deep_ll."""

@@ -1,0 +1,100 @@
+"""deep_ll as a contestant, through its public API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import deep_ll
+from benchmarks.oracle import expected_combined, expected_received
+from benchmarks.rank_side import Clock
+from benchmarks.workload import Job, dequantized, expert_gains, expert_output
+from deep_ll.testing.compare import assert_received, assert_same_bits
+
+
+class DeepLL:
+    """One rank with a Buffer."""
+
+    def __init__(self, group: dist.ProcessGroup, job: Job) -> None:
+        shape, inputs, rank = job.shape, job.inputs, group.rank()
+        self.job, self.rank = job, rank
+        self.x = inputs.x.tensor[rank]
+        self.topk_idx = inputs.topk_idx.tensor[rank]
+        self.topk_weights = inputs.topk_weights.tensor[rank]
+        self.buffer = deep_ll.Buffer(
+            group,
+            max_tokens_per_rank=shape.tokens,
+            hidden=shape.hidden,
+            num_experts=shape.experts,
+            max_topk=shape.topk,
+            timeout_s=job.timeout_s,
+        )
+        num_rows = shape.ep * shape.tokens
+        # Only the rows that arrive are ever touched, so only they take memory.
+        self.y = torch.empty(shape.local_experts, num_rows, shape.hidden, dtype=torch.bfloat16)
+        self.out = torch.empty_like(self.x)
+        self.counts: list[int] = []
+        self.handle: Any = None
+        self.expected_out = expected_combined(job, rank)
+
+    def check(self) -> None:
+        recv_x, recv_count, handle = self.dispatch()
+        assert_received(recv_x, recv_count, handle, expected_received(self.job, self.rank))
+        self.counts = recv_count.tolist()
+        self._run_experts(recv_x)
+        self.combine()
+        assert_same_bits(self.out, self.expected_out, "combine")
+        self.out.zero_()
+        self.combine_zero_copy(self.filled_combine_buffer())
+        assert_same_bits(self.out, self.expected_out, "zero-copy combine")
+
+    def iterate(self, clock: Clock) -> None:
+        clock.timed("dispatch", self.dispatch)
+        clock.timed("combine", self.combine)
+        clock.align()
+        view = self.filled_combine_buffer()
+        clock.timed("combine_zero_copy", lambda: self.combine_zero_copy(view))
+        clock.timed("pair", self.pair)
+
+    def close(self) -> None:
+        self.buffer.destroy()
+
+    def dispatch(self) -> tuple[Any, Tensor, Any]:
+        shape = self.job.shape
+        recv_x, recv_count, self.handle, _, _ = self.buffer.low_latency_dispatch(
+            self.x, self.topk_idx, shape.tokens, shape.experts, use_fp8=shape.use_fp8
+        )
+        return recv_x, recv_count, self.handle
+
+    def combine(self) -> None:
+        self.buffer.low_latency_combine(
+            self.y, self.topk_idx, self.topk_weights, self.handle, out=self.out
+        )
+
+    def combine_zero_copy(self, view: Tensor) -> None:
+        self.buffer.low_latency_combine(
+            view, self.topk_idx, self.topk_weights, self.handle, zero_copy=True, out=self.out
+        )
+
+    def pair(self) -> None:
+        self.dispatch()
+        self.combine()
+
+    def filled_combine_buffer(self) -> Tensor:
+        """The experts' outputs where zero-copy combine wants them; writing them is not timed."""
+        view = self.buffer.get_next_low_latency_combine_buffer(self.handle)
+        for local_expert, count in enumerate(self.counts):
+            view[local_expert, :count].copy_(self.y[local_expert, :count])
+        return view
+
+    def _run_experts(self, recv_x: Tensor | tuple[Tensor, Tensor]) -> None:
+        rows, scales = recv_x if isinstance(recv_x, tuple) else (recv_x, None)
+        gains = expert_gains(self.job.shape)
+        first = self.rank * self.job.shape.local_experts
+        for local_expert, count in enumerate(self.counts):
+            some_scales = None if scales is None else scales[local_expert, :count]
+            inputs = dequantized(rows[local_expert, :count], some_scales)
+            self.y[local_expert, :count] = expert_output(inputs, gains[first + local_expert])

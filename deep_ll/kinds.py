@@ -1,0 +1,90 @@
+"""Kinds of exchanges: what distinguishes one from another, and the tensors each uses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from deep_ll import _native, checks
+from deep_ll.errors import ArgumentError
+from deep_ll.plan import expected_bytes
+from deep_ll.runtime import memory
+from deep_ll.views import combine_view, recv_views
+
+if TYPE_CHECKING:
+    import torch
+
+    from deep_ll._native import Shape, Window
+    from deep_ll.runtime.heap import Heap
+    from deep_ll.views import RecvViews
+
+
+class Sizes(NamedTuple):
+    """The numbers of a call; `format` as in csrc/core/numeric.hpp."""
+
+    max_tokens: int
+    hidden: int
+    num_experts: int
+    num_topk: int
+    format: int
+
+
+class Kind(NamedTuple):
+    """A kind of exchange with its views of the heap, by slot."""
+
+    sizes: Sizes
+    shape: Shape
+    recv: tuple[RecvViews, RecvViews]
+    combine: tuple[torch.Tensor, torch.Tensor]
+
+
+class Kinds:
+    """All kinds that a buffer has met. A new one is checked against the buffer, then remembered."""
+
+    def __init__(self, heap: Heap, window: Window, expected: int | None) -> None:
+        self.expected = expected  # bytes a rank will touch; None: no kind known yet
+        self._heap, self._window = heap, window
+        self._known: dict[Sizes, Kind] = {}
+
+    def of(self, sizes: Sizes) -> Kind:
+        """The kind with these sizes.
+
+        Raises:
+            ArgumentError: no exchange can have them, or this buffer is too small for it.
+            HeapMemoryError: the ranks of this host would touch more than is free.
+        """
+        kind = self._known.get(sizes)
+        if kind is None:
+            kind = self._known[sizes] = self._make(sizes)
+        return kind
+
+    def _make(self, sizes: Sizes) -> Kind:
+        max_tokens, hidden, num_experts, num_topk, fmt = sizes
+        rank, num_ranks = self._heap.rank, len(self._heap.maps)
+        checks.exchange_sizes(max_tokens, hidden, num_experts, num_ranks, num_topk, fp8=fmt != 0)
+        shape = _native.Shape(num_ranks, rank, num_experts, max_tokens, hidden, num_topk, fmt)
+        self._check_room(shape)
+        self._check_memory(shape)
+        recv = [recv_views(self._heap, self._window, shape, slot) for slot in (0, 1)]
+        combine = [combine_view(self._heap, self._window, shape, slot) for slot in (0, 1)]
+        return Kind(sizes, shape, (recv[0], recv[1]), (combine[0], combine[1]))
+
+    def _check_room(self, shape: Shape) -> None:
+        needed = max(shape.recv_bytes, shape.combine_bytes)
+        has_room = needed <= self._window.recv.slot_bytes
+        if has_room and shape.num_experts <= self._window.max_experts:
+            return
+        raise ArgumentError(
+            f"num_max_dispatch_tokens_per_rank={shape.max_tokens}, hidden={shape.hidden}, "
+            f"num_experts={shape.num_experts} need a heap of {shape.heap_bytes} bytes a rank, this "
+            f"buffer has {self._heap.num_bytes}: make it with num_rdma_bytes="
+            "Buffer.get_low_latency_rdma_size_hint(...) of these numbers, or with the sizes"
+        )
+
+    def _check_memory(self, shape: Shape) -> None:
+        """For a buffer that was given bytes: only its first call tells what will be touched."""
+        if self.expected is not None:
+            return
+        expected, heap = expected_bytes(shape), self._heap
+        available = memory.available_bytes()
+        memory.check_fits(heap.num_local_ranks, expected, available, heap.num_bytes)
+        self.expected = expected

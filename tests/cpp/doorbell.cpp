@@ -1,0 +1,102 @@
+// doorbell.cpp: an arrival is put into each moment between "it is missing" and sleep. None may be slept through.
+#include "doorbell.hpp"
+
+#include <cstdint>
+#include <cstdlib>
+#include <thread>
+
+#include "fail.hpp"
+#include "naps.hpp"
+#include "team/signal.hpp"
+
+namespace {
+
+using namespace deep_ll;
+
+enum class Moment { never, while_counting, while_marked_asleep };
+
+bool not_interrupted() { return false; }
+
+// Stands in for Arrivals: one word is missing, and comes at `moment`.
+struct Waiting {
+    Doorbell& bell;
+    Moment moment;
+    mutable bool here = false;
+
+    void arrive_at(Moment now) const {
+        if (now != moment || here) return;
+        here = true;
+        ring(bell);
+    }
+    std::uint64_t count_missing() const {
+        const std::uint64_t missing = here ? 0 : 1;
+        arrive_at(Moment::while_counting);
+        return missing;
+    }
+    bool all() const {
+        const bool all_here = here;
+        arrive_at(Moment::while_marked_asleep);
+        return all_here;
+    }
+};
+
+struct Sleeper {
+    HeapHeader* header = new HeapHeader{};
+    std::uint64_t base = reinterpret_cast<std::uint64_t>(header);
+    PeerMap peers{&base, 0, 1};
+    WaitReport report{};
+
+    Sleeper() = default;
+    Sleeper(const Sleeper&) = delete;
+    Sleeper& operator=(const Sleeper&) = delete;
+    ~Sleeper() { delete header; }
+
+    Doorbell& bell() const { return header->doorbell; }
+    bool nap_once(Moment moment, std::int64_t deadline_ns) {
+        Waiting waiting{bell(), moment};
+        return nap(waiting, peers, {deadline_ns, 0, 0, not_interrupted}, report);
+    }
+};
+
+void arrives_before_sleep(Moment moment) {
+    Sleeper sleeper;
+    const Naps before = naps();
+    if (!sleeper.nap_once(moment, 0)) fail("doorbell: gave up without a deadline");
+    if (naps().timeouts != before.timeouts) fail("doorbell: slept through an arrival at moment %d", static_cast<int>(moment));
+}
+
+// Two are missing: the first arrival must not wake, the second must.
+void wakes_at_the_last_arrival() {
+    Sleeper sleeper;
+    Doorbell& bell = sleeper.bell();
+    const Naps before = naps();
+    std::thread peer([&] {
+        while (bell.sleeping.load() == 0) std::this_thread::yield();
+        ring(bell);
+        if (naps().wakes != before.wakes) fail("doorbell: woken by the first of two arrivals");
+        ring(bell);
+    });
+    bool (*const missing)(void*) = [](void*) { return true; };
+    sleep(bell, 0, 2, 10'000'000'000, missing, nullptr);
+    peer.join();
+    if (naps().timeouts != before.timeouts) fail("doorbell: not woken by the last arrival");
+    if (naps().wakes != before.wakes + 1) fail("doorbell: woken %d times", static_cast<int>(naps().wakes - before.wakes));
+}
+
+void keeps_the_deadline() {
+    Sleeper sleeper;
+    const std::int64_t start = now_ns(), deadline = start + 30'000'000;
+    while (sleeper.nap_once(Moment::never, deadline)) {
+    }
+    if (sleeper.report.outcome != WaitOutcome::timeout) fail("doorbell: gave up for another reason than time");
+    if (now_ns() < deadline) fail("doorbell: gave up %lld ns early", static_cast<long long>(deadline - now_ns()));
+}
+
+}  // namespace
+
+void run_doorbell() {
+    arrives_before_sleep(Moment::while_counting);
+    arrives_before_sleep(Moment::while_marked_asleep);
+    wakes_at_the_last_arrival();
+    keeps_the_deadline();
+}

@@ -1,0 +1,157 @@
+"""Faults put into copies of csrc/, each with the run that must notice it."""
+
+from dataclasses import dataclass
+
+SIGNAL, DOORBELL, POOL = "team/signal.hpp", "symm/doorbell.cpp", "team/pool.cpp"
+WINDOW, DISPATCH, COMBINE, TIER = (
+    "ep/window.cpp",
+    "ep/dispatch.hpp",
+    "ep/combine.hpp",
+    "ep/ep_tier.cpp",
+)
+# Ranks, teams, rounds, seed, scenario. The rounds are many: a run ends at the first fault.
+DEFERRED = "4 2 300 1 deferred"
+CREDIT = "4 2 100 1 credit"
+LAZY_PULL = "4 2 200 1 lazy_pull"
+MIXED = "4 2 200 1 mixed"
+WAKING = "1 1 1 1 doorbell"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    edits: tuple[tuple[str, str, str], ...]  # file, what is there, what is put instead
+    run: str
+    equivalent: str = ""  # why nobody can notice it
+
+
+def one(file: str, old: str, new: str, run: str, equivalent: str = "") -> Mutant:
+    return Mutant(((file, old, new),), run, equivalent)
+
+
+LATE_COUNTS = """
+    std::uint32_t late = 0;
+    for (int source = 0; source < shape.num_ranks; ++source)
+        late += args.peers.mine<std::uint16_t>(args.window.counts_of(args.epoch, source))[shape.first_local() + local];
+    const int count = static_cast<int>(late);
+"""
+SLEEP_CHECK = (
+    "still_missing(context) && "
+    "bell.arrived.load(std::memory_order_seq_cst) < arrived_before + missing"
+)
+
+MUTANTS = {
+    # Order
+    "publish_is_relaxed": one(
+        SIGNAL, "| value, std::memory_order_release", "| value, std::memory_order_relaxed", DEFERRED
+    ),
+    "wait_is_relaxed": one(
+        SIGNAL,
+        "(word).load(std::memory_order_acquire)",
+        "(word).load(std::memory_order_relaxed)",
+        DEFERRED,
+    ),
+    "wait_takes_an_older_epoch": one(
+        SIGNAL, "(epoch_of(word) - epoch) >= 0", "(epoch_of(word) - epoch) >= -1", DEFERRED
+    ),
+    "observe_is_relaxed": one(
+        SIGNAL,
+        "->word).load(std::memory_order_acquire)",
+        "->word).load(std::memory_order_relaxed)",
+        MIXED,
+        "the wait before it has acquired the same word",
+    ),
+    "rows_told_before_they_are_put": one(
+        TIER,
+        "DEEP_LL_WIDE(send), DEEP_LL_SOLO(deliver)",
+        "DEEP_LL_SOLO(deliver), DEEP_LL_WIDE(send)",
+        "4 2 100 1 rounds",
+    ),
+    "no_end_of_a_phase": one(
+        POOL,
+        "impl_->finish.wait(lock, [&] { return impl_->running == 0; });",
+        "(void)lock;",
+        "2 3 100 1 rounds",
+    ),
+    # Slots
+    "one_slot_of_counts": one(
+        WINDOW, "take(ranks * window.counts_stride, 2, kLine)", "take(ranks * window.counts_stride, 1, kLine)", DEFERRED
+    ),
+    "one_slot_of_rows": one(
+        WINDOW, "window.recv = plan.take(slot, 2,", "window.recv = plan.take(slot, 1,", DEFERRED
+    ),
+    "one_slot_to_combine": one(
+        WINDOW, "window.combine = plan.take(slot, 2,", "window.combine = plan.take(slot, 1,", CREDIT
+    ),
+    "one_greeting": Mutant(
+        (
+            (DISPATCH, "greeting[epoch % 2] =", "greeting[0] ="),
+            (DISPATCH, "->greeting[epoch % 2];", "->greeting[0];"),
+        ),
+        DEFERRED,
+    ),
+    "one_word_to_combine": Mutant(
+        (
+            (COMBINE, "combined) + epoch % 2 *", "combined) + 0 *"),
+            (COMBINE, "combined) + args.epoch % 2 *", "combined) + 0 *"),
+        ),
+        CREDIT,
+    ),
+    "unpack_takes_the_last_slot": one(
+        DISPATCH, "recv.slot(args.epoch)", "recv.slot(args.progress->dispatched)", DEFERRED
+    ),
+    "push_takes_the_last_slot": one(
+        COMBINE, "recv.slot(args.round)", "recv.slot(args.progress->dispatched)", DEFERRED
+    ),
+    "gather_takes_the_last_slot": one(
+        COMBINE, "returned(shape, args.epoch,", "returned(shape, args.progress->combined,", CREDIT
+    ),
+    # Reuse
+    "counts_are_read_late": one(
+        DISPATCH,
+        "const int count = static_cast<int>(args.ledger.received[local]);",
+        LATE_COUNTS,
+        DEFERRED,
+    ),
+    "no_credit": one(
+        COMBINE,
+        "return await_consumed(team, args, args.progress->combined + 1 - kSlots);",
+        "return true;",
+        CREDIT,
+    ),
+    "no_credit_when_read_in_place": one(
+        COMBINE,
+        "return await_consumed(team, args, args.progress->combined + 1 - kSlots);",
+        "return true;",
+        LAZY_PULL,
+    ),
+    "credit_of_an_older_combine": one(
+        COMBINE, "args.progress->combined + 1 - kSlots", "args.progress->combined - kSlots", CREDIT
+    ),
+    "consumed_is_told_before_reading": one(
+        COMBINE,
+        "args.progress->combined = epoch;",
+        "args.progress->combined = args.progress->consumed = epoch;",
+        CREDIT,
+    ),
+    "consumed_is_counted_before_reading": one(
+        TIER,
+        "DEEP_LL_WIDE(gather), DEEP_LL_SOLO(count_consumed)",
+        "DEEP_LL_SOLO(count_consumed), DEEP_LL_WIDE(gather)",
+        CREDIT,
+        "peers are told by a later call, after this one has read",
+    ),
+    # Sleep
+    "sleep_without_another_look": one(DOORBELL, SLEEP_CHECK, "true", WAKING),
+    "sleeper_is_not_called": one(
+        DOORBELL, "bell.ring.fetch_add(1, std::memory_order_release);", "", WAKING
+    ),
+    "last_arrival_does_not_wake": one(
+        DOORBELL, "arrival < bell.wake_at", "arrival <= bell.wake_at", WAKING
+    ),
+    "every_arrival_wakes": one(
+        DOORBELL, "if (arrival < bell.wake_at.load(std::memory_order_relaxed)) return;", "", WAKING
+    ),
+    "sleeper_is_not_marked": one(
+        DOORBELL, "bell.sleeping.store(1, std::memory_order_seq_cst);", "", WAKING
+    ),
+}

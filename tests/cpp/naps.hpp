@@ -1,0 +1,13 @@
+// naps.hpp: what the ranks' sleeping looked like to the kernel. Linked with --wrap=syscall.
+#pragma once
+
+#include <cstdint>
+
+struct Naps {
+    std::uint64_t sleeps;    // futex waits
+    std::uint64_t timeouts;  // of them ended by the time limit
+    std::uint64_t lost;      // of those: the arrival that must wake was there, and nobody called
+    std::uint64_t wakes;     // calls to a sleeper
+};
+
+Naps naps();
