@@ -11,13 +11,18 @@
 class Rank {
    public:
     Rank(const Work& work, int rank)
-        : w(work), rank_(rank), y_(work.held[rank].size() * work.shape.hidden + 64) {
-        std::mt19937 random(100 + rank);
+        : w(work),
+          rank_(rank),
+          y_(map_array<uint16_t>(work.held[rank].size() * work.shape.hidden, MAP_PRIVATE)) {
+        std::minstd_rand random(100 + static_cast<unsigned>(rank));
         std::normal_distribution<float> normal;
         for (size_t i = first_token() * hidden(); i < end_token() * hidden(); ++i) {
             w.x[i] = portable::to_bf16(normal(random));
         }
-        for (auto& value : y_) value = static_cast<uint16_t>(0x3f00 + random() % 256 + (random() % 2 << 15));
+        for (size_t i = 0; i < w.held[rank].size() * hidden(); ++i) {  // 0.5 to 2, both signs
+            const auto bits = static_cast<uint32_t>(random());
+            y_[i] = static_cast<uint16_t>(0x3f00 | (bits >> 8 & 0x80ff));
+        }
     }
 
     template <bool kStream>
@@ -45,7 +50,7 @@ class Rank {
     // rank is waited for: what has not arrived yet is there from the round before.
     template <bool kStream>
     void combine() {
-        const uint16_t* row = y_.data();
+        const uint16_t* row = y_;
         for (const Held& held : w.held[rank_]) {
             kernels::copy_row<kStream>(w.inbox_row(held.selection), row, hidden() * 2);
             row += hidden();
@@ -62,7 +67,7 @@ class Rank {
 
     // What the experts do before a zero-copy combine: write their results into the shared rows. Not timed.
     void write_shared_rows() {
-        const uint16_t* row = y_.data();
+        const uint16_t* row = y_;
         for (const Held& held : w.held[rank_]) {
             kernels::copy_row<false>(w.shared_y + held.slot * hidden(), row, hidden() * 2);
             row += hidden();
@@ -79,7 +84,7 @@ class Rank {
    private:
     const Work& w;
     int rank_;
-    std::vector<uint16_t> y_;  // the private results of this rank's experts, row after row
+    uint16_t* y_;  // private: the results of this rank's experts, row after row
 
     size_t hidden() const { return w.shape.hidden; }
     size_t first_token() const { return static_cast<size_t>(rank_) * w.shape.tokens; }

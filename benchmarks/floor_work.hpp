@@ -29,14 +29,19 @@ struct Shape {
 
 // Without a reserve only the pages that are touched count, as in the library's heap.
 template <typename T>
-T* shared_array(size_t count) {
-    constexpr int kFlags = MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE;
-    void* memory = mmap(nullptr, count * sizeof(T) + 4096, PROT_READ | PROT_WRITE, kFlags, -1, 0);
+T* map_array(size_t count, int sharing) {
+    const int flags = sharing | MAP_ANONYMOUS | MAP_NORESERVE;
+    void* memory = mmap(nullptr, count * sizeof(T) + 4096, PROT_READ | PROT_WRITE, flags, -1, 0);
     if (memory == MAP_FAILED) {
         perror("mmap");
         std::exit(3);
     }
     return static_cast<T*>(memory);
+}
+
+template <typename T>
+T* shared_array(size_t count) {
+    return map_array<T>(count, MAP_SHARED);
 }
 
 // A row that an expert's rank holds: where it is, and which (token, k) in the ranks' order it answers.

@@ -39,6 +39,8 @@ class Measurement:
     walls: dict[str, Walls] = field(default_factory=dict)  # by contestant that is not the floor
     floor: FloorWalls = field(default_factory=dict)
     floor_kernels: str | None = None
+    iters: dict[str, int] = field(default_factory=dict)
+    others: list[float] = field(default_factory=list)  # load by other programs, per round
     notes: list[str] = field(default_factory=list)
 
 
@@ -56,6 +58,7 @@ def measure(asked: Shape, plan: Plan, progress: Progress) -> Measurement:
             _Turns(result, inputs, plan, progress, title).run(group)
     finally:
         inputs.close()
+    _note_rounds(result, plan)
     return result
 
 
@@ -72,6 +75,16 @@ def _note_memory(result: Measurement, asked: Shape, groups: memory.Groups, free:
             f"EP{shape.ep}: one after the other, not in turns ({turns}), "
             f"since {free / 1e9:.1f} GB of memory were free"
         )
+
+
+def _note_rounds(result: Measurement, plan: Plan) -> None:
+    fewer = [f"{num} of {name}" for name, num in result.iters.items() if num < plan.iters]
+    if fewer:
+        result.notes.append(f"EP{result.shape.ep}: iterations: {', '.join(fewer)}")
+    others = statistics.mean(result.others)
+    if others > load.NOTABLE:
+        used = f"others used {others:.0%} of the machine"
+        result.notes.append(f"EP{result.shape.ep}: {used}: do not trust the times")
 
 
 class _Turns:
@@ -110,7 +123,7 @@ class _Turns:
         try:
             ranks = Ranks(name, self._result.shape, self._inputs)
         except MpiLaunchError as error:
-            self._note(f"without mpi: {error}")
+            self._result.notes.append(f"EP{self._result.shape.ep}: without mpi: {error}")
             return
         self._ranks.append(ranks)
         self._say(f"checking {name}")
@@ -119,30 +132,16 @@ class _Turns:
     def _rounds(self) -> None:
         plan = self._plan
         iters = {ranks.name: self._warm_up(ranks) for ranks in self._ranks}
-        self._note_iters(iters)
-        others = []
+        self._result.iters |= iters
         for done in range(plan.num_rounds):
             self._say(f"round {done + 1} of {plan.num_rounds}")
-            others.append(load.others_share())
+            self._result.others.append(load.others_share())
             for ranks in self._ranks:
                 num = _share(iters[ranks.name], done, plan.num_rounds)
                 if num > 0:
                     self._add(ranks, num)
             if self._floor is not None:
                 self._add_floor(_share(plan.iters, done, plan.num_rounds))
-        self._note_load(statistics.mean(others))
-
-    def _note_iters(self, iters: dict[str, int]) -> None:
-        fewer = [f"{num} of {name}" for name, num in iters.items() if num < self._plan.iters]
-        if fewer:
-            self._note(f"iterations: {', '.join(fewer)}")
-
-    def _note_load(self, others: float) -> None:
-        if others > load.NOTABLE:
-            self._note(f"others used {others:.0%} of the machine: do not trust the times")
-
-    def _note(self, what: str) -> None:
-        self._result.notes.append(f"EP{self._result.shape.ep}: {what}")
 
     def _warm_up(self, ranks: Ranks) -> int:
         """Returns how often to run it."""

@@ -47,7 +47,7 @@ def needed_bytes(name: str, shape: Shape) -> int:
 
 
 def inputs_bytes(shape: Shape) -> int:
-    """The tokens of all ranks, as they are and as they are sent."""
+    """The tokens of all ranks: as they are, as they are sent, and combined."""
     return shape.ep * shape.tokens * (4 * shape.hidden + shape.row_bytes)
 
 

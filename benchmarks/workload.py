@@ -61,6 +61,9 @@ class Inputs:
         self.sent_rows = SharedTensor([*tokens, shape.row_bytes], torch.uint8)
         self.sent_scales = SharedTensor([*tokens, max(shape.num_scales, 1)], torch.float32)
         self.routing = SharedTensor([*tokens, shape.topk], torch.int32)
+        # What combine must return; the first contestant's ranks fill it (oracle.py).
+        self.combined = SharedTensor([*tokens, shape.hidden], torch.bfloat16)
+        self.combined_known = SharedTensor([shape.ep], torch.uint8)
         self._fill(shape, torch.Generator().manual_seed(seed))
 
     def _fill(self, shape: Shape, random: torch.Generator) -> None:

@@ -45,6 +45,24 @@ class CallOptions:
     def __init__(self, timeout_ns: int, streaming: bool, small: bool) -> None: ...
 
 @final
+class Batch:
+    """The tensors of a dispatch, by address."""
+
+    def __init__(self, x: int, num_tokens: int, recv_count: int, layout_range: int, /) -> None: ...
+
+@final
+class Answer:
+    """Which combine: its epoch, the dispatch that it answers, whether rows are read in place."""
+
+    def __init__(self, round: int, epoch: int, pulled: bool, /) -> None: ...
+
+@final
+class Sum:
+    """The tensors of a combine's receiving half, by address."""
+
+    def __init__(self, choices: int, weights: int, out: int, num_tokens: int, /) -> None: ...
+
+@final
 class Object:
     """A part of the heap with slots that take turns."""
 
@@ -83,35 +101,16 @@ class Exchange:
         level: str,
     ) -> None: ...
     def dispatch_send(
-        self,
-        shape: Shape,
-        options: CallOptions,
-        ledger: int,
-        x: int,
-        num_tokens: int,
-        recv_count: int,
-        layout_range: int,
-        /,
+        self, shape: Shape, options: CallOptions, ledger: int, batch: Batch, /
     ) -> bool: ...
     def dispatch_receive(
         self, shape: Shape, options: CallOptions, ledger: int, epoch: int, stats: int, /
     ) -> bool: ...
     def combine_send(
-        self, shape: Shape, options: CallOptions, ledger: int, round: int, x: int, /
+        self, shape: Shape, options: CallOptions, ledger: int, answer: Answer, x: int, /
     ) -> bool: ...
     def combine_receive(
-        self,
-        shape: Shape,
-        options: CallOptions,
-        ledger: int,
-        round: int,
-        epoch: int,
-        pulled: bool,
-        choices: int,
-        weights: int,
-        out: int,
-        num_tokens: int,
-        /,
+        self, shape: Shape, options: CallOptions, ledger: int, answer: Answer, sum: Sum, /
     ) -> bool: ...
     def await_credit(self, shape: Shape, options: CallOptions, /) -> bool: ...
     def report(self) -> tuple[int, int, int, list[tuple[int, int]]]: ...

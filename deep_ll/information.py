@@ -24,14 +24,13 @@ def info() -> dict[str, object]:
             can still be touched;
         runtimes: kinds of ranks that can share a buffer.
     """
-    levels = [_LEVELS.get(name, name) for name in _native.levels()]
-    chosen = env.settings().cpu_level
+    chosen = machine.cpu_level(env.settings().cpu_level)
     return {
         "version": __version__,
         "torch": str(torch.__version__),
         "python": platform.python_version(),
-        "cpu_level": _LEVELS.get(chosen, chosen) if chosen else levels[0],
-        "cpu_levels": levels,
+        "cpu_level": _LEVELS.get(chosen, chosen),
+        "cpu_levels": [_LEVELS.get(name, name) for name in _native.levels()],
         "cores": machine.num_cores(),
         "cache_bytes": machine.cache_bytes(),
         "available_bytes": memory.available_bytes(),

@@ -16,7 +16,7 @@ from deep_ll.rounds import NUM_SLOTS, Pending, Round
 from deep_ll.runtime import machine
 
 if TYPE_CHECKING:
-    from deep_ll._native import CallOptions, Shape
+    from deep_ll._native import Answer, CallOptions, Shape
     from deep_ll.env import Settings
     from deep_ll.runtime.heap import Heap
 
@@ -52,15 +52,11 @@ class _Gathering:
     round: Round
     epoch: int
     how: CallOptions
+    answer: Answer
     pulled: bool
     choices: torch.Tensor
     weights: torch.Tensor
     out: torch.Tensor
-
-    @property
-    def word(self) -> int:
-        """What this rank told its peers."""
-        return (self.round.epoch << 1 & _EPOCHS) | self.pulled
 
 
 class Session:
@@ -86,7 +82,7 @@ class Session:
             heap_bytes=heap.num_bytes,
             num_threads=threads,
             crowded=heap.num_local_ranks * threads > cores,
-            level=settings.cpu_level,
+            level=machine.cpu_level(settings.cpu_level),
         )
         self.timeout_s = timeout_s
         self.broken: str | None = None
@@ -124,8 +120,9 @@ class Session:
         count = torch.empty(shape.num_local, dtype=torch.int32)
         layout = torch.empty((shape.num_local, self.size), dtype=torch.int64)
         slot.round = this = Round(self, epoch, kind, ledger, num_tokens)
-        where = (ledger.data_ptr(), x.data_ptr(), num_tokens, count.data_ptr(), layout.data_ptr())
-        if not self.exchange.dispatch_send(shape, self._how_rows(this, shape.row_bytes), *where):
+        batch = _native.Batch(x.data_ptr(), num_tokens, count.data_ptr(), layout.data_ptr())
+        how = self._how_rows(this, shape.row_bytes)
+        if not self.exchange.dispatch_send(shape, how, ledger.data_ptr(), batch):
             slot.round = None
             self._fail(f"dispatch #{epoch}", _greeting(shape))
         views = kind.recv[epoch % NUM_SLOTS]
@@ -205,11 +202,11 @@ class Session:
         choices = self._copy_choices(this, self._slots[epoch % NUM_SLOTS], topk_idx)
         self.finish_asynchronous()
         how = self._how_rows(this, 2 * shape.hidden)
-        gathering = _Gathering(this, epoch, how, x is None, choices, topk_weights, out)
+        answer = _native.Answer(this.epoch, epoch, x is None)
+        gathering = _Gathering(this, epoch, how, answer, x is None, choices, topk_weights, out)
         address = 0 if x is None else x.data_ptr()
-        ledger = this.ledger.data_ptr()
-        if not self.exchange.combine_send(shape, how, ledger, this.epoch, address):
-            self._fail(f"combine #{epoch}", (gathering.word,))
+        if not self.exchange.combine_send(shape, how, this.ledger.data_ptr(), answer, address):
+            self._fail(f"combine #{epoch}", _word(this, pulled=x is None))
         earlier = self._slots[(epoch - 1) % NUM_SLOTS].combine
         pending = Pending("combine", epoch, lambda: self._gather(gathering), earlier)
         self._slots[epoch % NUM_SLOTS].combine = pending
@@ -242,10 +239,12 @@ class Session:
     def _gather(self, g: _Gathering) -> None:
         self.check_usable()
         this = g.round
-        ours = (this.kind.shape, g.how, this.ledger.data_ptr(), this.epoch, g.epoch, g.pulled)
-        where = (g.choices.data_ptr(), g.weights.data_ptr(), g.out.data_ptr(), this.num_tokens)
-        if not self.exchange.combine_receive(*ours, *where):
-            self._fail(f"combine #{g.epoch}", (g.word,))
+        total = _native.Sum(
+            g.choices.data_ptr(), g.weights.data_ptr(), g.out.data_ptr(), this.num_tokens
+        )
+        ledger = this.ledger.data_ptr()
+        if not self.exchange.combine_receive(this.kind.shape, g.how, ledger, g.answer, total):
+            self._fail(f"combine #{g.epoch}", _word(this, g.pulled))
 
     def _how_rows(self, this: Round, row_bytes: int) -> CallOptions:
         """How to move the rows of a round: past the caches if the ranks of this host together
@@ -292,3 +291,8 @@ def _empty(dtype: torch.dtype) -> torch.Tensor:
 
 def _greeting(shape: Shape) -> tuple[int, ...]:
     return shape.num_experts, shape.max_tokens, shape.hidden, shape.num_topk, shape.format
+
+
+def _word(this: Round, pulled: bool) -> tuple[int]:
+    """What this rank tells its peers of a combine."""
+    return ((this.epoch << 1 & _EPOCHS) | pulled,)

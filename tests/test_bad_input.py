@@ -194,6 +194,34 @@ def test_ranks_disagree_in_a_call(name: str) -> None:
     run_ranks(2, disagree, *DISAGREEMENTS[name], timeout_s=TIMEOUT_S)
 
 
+def combine_differently(group, differ, words):
+    """Ranks answer different dispatches, or in different ways; then they do it right."""
+    scene = Scene(group)
+    handles = [scene.handle]
+    *_, second, _, _ = scene.dispatch()
+    handles.append(second)
+    if differ == "order":
+        scene.handle = handles[scene.buf.rank]
+    zero_copy = differ == "zero_copy" and scene.buf.rank == 0
+    if zero_copy:
+        scene.buf.get_next_low_latency_combine_buffer(scene.handle)
+    refused(lambda: scene.combine(zero_copy=zero_copy), deep_ll.PeerError, words)
+    for handle in handles:
+        scene.handle = handle
+        scene.combine()
+    scene.handle = handle = handles[0]
+    del handles, second, handle
+    finish_well(scene)
+
+
+@pytest.mark.parametrize(
+    ("differ", "words"),
+    [("order", ("#1", "#2", "same order")), ("zero_copy", ("zero_copy", "agree"))],
+)
+def test_ranks_disagree_in_combine(differ: str, words: tuple[str, ...]) -> None:
+    run_ranks(2, combine_differently, differ, words, timeout_s=TIMEOUT_S)
+
+
 def disagree_at_construction(group, change):
     case = Case(**{**CASE.__dict__, **change}) if group.rank else CASE
     refused(lambda: make_buffer(group, case), deep_ll.DeepLLError, ("rank", "128"))

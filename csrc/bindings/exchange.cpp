@@ -19,7 +19,11 @@ WaitPolicy policy_of(std::int64_t timeout_ns, bool crowded) {
 
 }  // namespace
 
-Exchange::Exchange(std::vector<std::uint64_t> bases, int rank, std::uint64_t heap_bytes, int num_threads, bool crowded,
+Exchange::Exchange(std::vector<std::uint64_t> bases,
+                   int rank,
+                   std::uint64_t heap_bytes,
+                   int num_threads,
+                   bool crowded,
                    const Kernels& kernels)
     : bases_(std::move(bases)),
       rank_(rank),
@@ -47,33 +51,55 @@ Common Exchange::common(const Shape& shape, const CallOptions& options, std::uin
     return args;
 }
 
-bool Exchange::dispatch_send(const Shape& shape, const CallOptions& options, std::uint64_t ledger, std::uint64_t x,
-                             int num_tokens, std::uint64_t recv_count, std::uint64_t layout_range) {
+bool Exchange::dispatch_send(const Shape& shape,
+                             const CallOptions& options,
+                             std::uint64_t ledger,
+                             const Batch& batch) {
     pool_.reserve_scratch(Label::bytes(shape));
-    DispatchArgs args{common(shape, options, ledger), pointer<const bf16>(x), num_tokens, pointer<std::int32_t>(recv_count),
-                      pointer<std::int64_t>(layout_range), nullptr};
+    DispatchArgs args{common(shape, options, ledger)};
+    args.x = pointer<const bf16>(batch.x);
+    args.num_tokens = batch.num_tokens;
+    args.recv_count = pointer<std::int32_t>(batch.recv_count);
+    args.layout_range = pointer<std::int64_t>(batch.layout_range);
     return kernels_.dispatch_send(pool_, args);
 }
 
-bool Exchange::dispatch_receive(const Shape& shape, const CallOptions& options, std::uint64_t ledger, std::uint32_t epoch,
+bool Exchange::dispatch_receive(const Shape& shape,
+                                const CallOptions& options,
+                                std::uint64_t ledger,
+                                std::uint32_t epoch,
                                 std::uint64_t stats) {
-    DispatchArgs args{common(shape, options, ledger), nullptr, 0, nullptr, nullptr, pointer<std::int32_t>(stats)};
+    DispatchArgs args{common(shape, options, ledger)};
     args.epoch = epoch;
+    args.stats = pointer<std::int32_t>(stats);
     return kernels_.dispatch_receive(pool_, args);
 }
 
-bool Exchange::combine_send(const Shape& shape, const CallOptions& options, std::uint64_t ledger, std::uint32_t round,
+bool Exchange::combine_send(const Shape& shape,
+                            const CallOptions& options,
+                            std::uint64_t ledger,
+                            const Answer& answer,
                             std::uint64_t x) {
-    const CombineArgs args{common(shape, options, ledger), pointer<const bf16>(x), nullptr, nullptr, nullptr, 0, round, x == 0};
+    CombineArgs args{common(shape, options, ledger)};
+    args.x = pointer<const bf16>(x);
+    args.round = answer.round;
+    args.pulled = answer.pulled;
     return kernels_.combine_send(pool_, args);
 }
 
-bool Exchange::combine_receive(const Shape& shape, const CallOptions& options, std::uint64_t ledger, std::uint32_t round,
-                               std::uint32_t epoch, bool pulled, std::uint64_t choices, std::uint64_t weights,
-                               std::uint64_t out, int num_tokens) {
-    CombineArgs args{common(shape, options, ledger), nullptr, pointer<const std::int32_t>(choices), pointer<const float>(weights),
-                     pointer<bf16>(out), num_tokens, round, pulled};
-    args.epoch = epoch;
+bool Exchange::combine_receive(const Shape& shape,
+                               const CallOptions& options,
+                               std::uint64_t ledger,
+                               const Answer& answer,
+                               const Sum& sum) {
+    CombineArgs args{common(shape, options, ledger)};
+    args.epoch = answer.epoch;
+    args.round = answer.round;
+    args.pulled = answer.pulled;
+    args.choices = pointer<const std::int32_t>(sum.choices);
+    args.weights = pointer<const float>(sum.weights);
+    args.out = pointer<bf16>(sum.out);
+    args.num_tokens = sum.num_tokens;
     return kernels_.combine_receive(pool_, args);
 }
 

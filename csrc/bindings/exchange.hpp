@@ -16,21 +16,44 @@ struct CallOptions {
     bool small;  // not worth waking this rank's other threads
 };
 
+// The tensors of a dispatch, by address.
+struct Batch {
+    std::uint64_t x;
+    int num_tokens;
+    std::uint64_t recv_count;
+    std::uint64_t layout_range;
+};
+
+// Which combine: its epoch, the dispatch that it answers, and where its rows are.
+struct Answer {
+    std::uint32_t round;
+    std::uint32_t epoch;
+    bool pulled;
+};
+
+// The tensors of a combine's receiving half, by address.
+struct Sum {
+    std::uint64_t choices;
+    std::uint64_t weights;
+    std::uint64_t out;
+    int num_tokens;
+};
+
 class Exchange {
    public:
-    Exchange(std::vector<std::uint64_t> bases, int rank, std::uint64_t heap_bytes, int num_threads, bool crowded,
+    Exchange(std::vector<std::uint64_t> bases,
+             int rank,
+             std::uint64_t heap_bytes,
+             int num_threads,
+             bool crowded,
              const Kernels& kernels);
 
-    bool dispatch_send(const Shape& shape, const CallOptions& options, std::uint64_t ledger, std::uint64_t x, int num_tokens,
-                       std::uint64_t recv_count, std::uint64_t layout_range);
-    bool dispatch_receive(const Shape& shape, const CallOptions& options, std::uint64_t ledger, std::uint32_t epoch,
-                          std::uint64_t stats);
-    bool combine_send(const Shape& shape, const CallOptions& options, std::uint64_t ledger, std::uint32_t round,
-                      std::uint64_t x);
-    bool combine_receive(const Shape& shape, const CallOptions& options, std::uint64_t ledger, std::uint32_t round,
-                         std::uint32_t epoch, bool pulled, std::uint64_t choices, std::uint64_t weights, std::uint64_t out,
-                         int num_tokens);
-    bool await_credit(const Shape& shape, const CallOptions& options);
+    bool dispatch_send(const Shape&, const CallOptions&, std::uint64_t ledger, const Batch&);
+    bool dispatch_receive(
+        const Shape&, const CallOptions&, std::uint64_t ledger, std::uint32_t epoch, std::uint64_t stats);
+    bool combine_send(const Shape&, const CallOptions&, std::uint64_t ledger, const Answer&, std::uint64_t x);
+    bool combine_receive(const Shape&, const CallOptions&, std::uint64_t ledger, const Answer&, const Sum&);
+    bool await_credit(const Shape&, const CallOptions&);
 
     const Progress& progress() const { return progress_; }
     const WaitReport& report() const { return report_; }

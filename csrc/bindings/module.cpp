@@ -21,7 +21,8 @@ namespace {
 
 // The error that a signal handler raised while a call was waiting.
 bool raise_if_interrupted(const Exchange& exchange, bool done) {
-    if (exchange.report().outcome == WaitOutcome::interrupted && PyErr_Occurred() != nullptr) throw py::error_already_set();
+    if (exchange.report().outcome == WaitOutcome::interrupted && PyErr_Occurred() != nullptr)
+        throw py::error_already_set();
     return done;
 }
 
@@ -41,8 +42,10 @@ auto blocking(bool (Exchange::*method)(Args...)) {
 py::tuple report_of(const Exchange& exchange) {
     py::list missing;
     const WaitReport& report = exchange.report();
-    for (std::uint32_t i = 0; i < report.num_missing; ++i) missing.append(py::make_tuple(report.missing[i], report.seen_epoch[i]));
-    return py::make_tuple(static_cast<int>(report.outcome), static_cast<int>(exchange.phase()), report.expected_epoch, missing);
+    for (std::uint32_t i = 0; i < report.num_missing; ++i)
+        missing.append(py::make_tuple(report.missing[i], report.seen_epoch[i]));
+    return py::make_tuple(static_cast<int>(report.outcome), static_cast<int>(exchange.phase()),
+                          report.expected_epoch, missing);
 }
 
 py::object disagreement_of(const Exchange& exchange) {
@@ -52,21 +55,28 @@ py::object disagreement_of(const Exchange& exchange) {
     return py::make_tuple(d.peer, g.num_experts, g.max_tokens, g.hidden, g.num_topk, g.format, d.word);
 }
 
-py::object copy_choices_of(std::uint64_t indices, bool wide, int num_tokens, const Shape& shape, std::uint64_t out,
+py::object copy_choices_of(std::uint64_t indices,
+                           bool wide,
+                           int num_tokens,
+                           const Shape& shape,
+                           std::uint64_t out,
                            std::uint64_t dispatched) {
-    const ChoiceCheck check = copy_choices(reinterpret_cast<const void*>(indices), wide, num_tokens, shape,
-                                           reinterpret_cast<std::int32_t*>(out), reinterpret_cast<const std::int32_t*>(dispatched));
+    const ChoiceCheck check =
+        copy_choices(reinterpret_cast<const void*>(indices), wide, num_tokens, shape,
+                     reinterpret_cast<std::int32_t*>(out), reinterpret_cast<const std::int32_t*>(dispatched));
     if (check.what == BadChoice::none) return py::none();
     return py::make_tuple(static_cast<int>(check.what), check.token, check.choice, check.value);
 }
 
 void bind_shape(py::module_& m) {
     py::class_<Shape>(m, "Shape")
-        .def(py::init([](int num_ranks, int rank, int num_experts, int max_tokens, int hidden, int num_topk, int format) {
-                 return Shape{num_ranks, rank, num_experts, max_tokens, hidden, num_topk, static_cast<Format>(format)};
+        .def(py::init([](int num_ranks, int rank, int num_experts, int max_tokens, int hidden, int num_topk,
+                         int format) {
+                 return Shape{
+                     num_ranks, rank, num_experts, max_tokens, hidden, num_topk, static_cast<Format>(format)};
              }),
-             py::arg("num_ranks"), py::arg("rank"), py::arg("num_experts"), py::arg("max_tokens"), py::arg("hidden"),
-             py::arg("num_topk"), py::arg("format"))
+             py::arg("num_ranks"), py::arg("rank"), py::arg("num_experts"), py::arg("max_tokens"),
+             py::arg("hidden"), py::arg("num_topk"), py::arg("format"))
         .def_readonly("num_ranks", &Shape::num_ranks)
         .def_readonly("num_experts", &Shape::num_experts)
         .def_readonly("max_tokens", &Shape::max_tokens)
@@ -93,6 +103,21 @@ void bind_shape(py::module_& m) {
              py::arg("timeout_ns"), py::arg("streaming"), py::arg("small"));
 }
 
+void bind_calls(py::module_& m) {
+    py::class_<Batch>(m, "Batch")
+        .def(py::init(
+            [](std::uint64_t x, int num_tokens, std::uint64_t recv_count, std::uint64_t layout_range) {
+                return Batch{x, num_tokens, recv_count, layout_range};
+            }));
+    py::class_<Answer>(m, "Answer").def(py::init([](std::uint32_t round, std::uint32_t epoch, bool pulled) {
+        return Answer{round, epoch, pulled};
+    }));
+    py::class_<Sum>(m, "Sum").def(
+        py::init([](std::uint64_t choices, std::uint64_t weights, std::uint64_t out, int num_tokens) {
+            return Sum{choices, weights, out, num_tokens};
+        }));
+}
+
 void bind_window(py::module_& m) {
     py::class_<Object>(m, "Object")
         .def_readonly("offset", &Object::offset)
@@ -110,12 +135,13 @@ void bind_window(py::module_& m) {
 
 void bind_exchange(py::module_& m) {
     py::class_<Exchange>(m, "Exchange")
-        .def(py::init([](std::vector<std::uint64_t> bases, int rank, std::uint64_t heap_bytes, int num_threads, bool crowded,
-                         const std::string& level) {
-                 return std::make_unique<Exchange>(std::move(bases), rank, heap_bytes, num_threads, crowded, level_named(level));
+        .def(py::init([](std::vector<std::uint64_t> bases, int rank, std::uint64_t heap_bytes,
+                         int num_threads, bool crowded, const std::string& level) {
+                 return std::make_unique<Exchange>(std::move(bases), rank, heap_bytes, num_threads, crowded,
+                                                   level_named(level));
              }),
-             py::arg("bases"), py::arg("rank"), py::arg("heap_bytes"), py::arg("num_threads"), py::arg("crowded"),
-             py::arg("level"))
+             py::arg("bases"), py::arg("rank"), py::arg("heap_bytes"), py::arg("num_threads"),
+             py::arg("crowded"), py::arg("level"))
         .def("dispatch_send", blocking(&Exchange::dispatch_send))
         .def("dispatch_receive", blocking(&Exchange::dispatch_receive))
         .def("combine_send", blocking(&Exchange::combine_send))
@@ -141,6 +167,7 @@ std::vector<std::string> level_names() {
 PYBIND11_MODULE(_native, m) {
     m.doc() = "The native half of deep_ll: see csrc/README.md.";
     deep_ll::bind_shape(m);
+    deep_ll::bind_calls(m);
     deep_ll::bind_window(m);
     deep_ll::bind_exchange(m);
     m.def("copy_choices", &deep_ll::copy_choices_of);

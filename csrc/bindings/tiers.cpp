@@ -6,19 +6,29 @@
 namespace deep_ll {
 
 #if DEEP_LL_HAVE_NATIVE
-namespace native { const Kernels& kernels(); }
+namespace native {
+const Kernels& kernels();
+}
 #endif
 #if DEEP_LL_HAVE_V4
-namespace v4 { const Kernels& kernels(); }
+namespace v4 {
+const Kernels& kernels();
+}
 #endif
 #if DEEP_LL_HAVE_V3
-namespace v3 { const Kernels& kernels(); }
+namespace v3 {
+const Kernels& kernels();
+}
 #endif
 #if DEEP_LL_HAVE_V2
-namespace v2 { const Kernels& kernels(); }
+namespace v2 {
+const Kernels& kernels();
+}
 #endif
 #if DEEP_LL_HAVE_BASE
-namespace base { const Kernels& kernels(); }
+namespace base {
+const Kernels& kernels();
+}
 #endif
 
 std::vector<const Kernels*> runnable_levels() {
@@ -38,7 +48,8 @@ std::vector<const Kernels*> runnable_levels() {
 #if DEEP_LL_HAVE_BASE
     levels.push_back(&base::kernels());
 #endif
-    if (levels.empty()) throw std::runtime_error("deep_ll needs a processor of level x86-64-v2 (SSE4.2, POPCNT) at least");
+    if (levels.empty())
+        throw std::runtime_error("deep_ll needs a processor of level x86-64-v2 (SSE4.2, POPCNT) at least");
     return levels;
 }
 
@@ -50,7 +61,8 @@ const Kernels& level_named(const std::string& name) {
         if (name == level->level) return *level;
         known += std::string(known.empty() ? "" : ", ") + level->level;
     }
-    throw std::invalid_argument("CPU level '" + name + "' is not among those that this machine can run: " + known);
+    throw std::invalid_argument("CPU level '" + name +
+                                "' is not among those that this machine can run: " + known);
 }
 
 }  // namespace deep_ll

@@ -8,7 +8,8 @@
 
 namespace deep_ll {
 
-// The levels this machine can run, best first. Never empty: otherwise it throws and says what the machine lacks.
+// The levels this machine can run, best first. Never empty: otherwise it throws and says what the machine
+// lacks.
 std::vector<const Kernels*> runnable_levels();
 
 // The best level, or the one named ("v2", "v3", "v4", "base", "native").

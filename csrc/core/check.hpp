@@ -1,4 +1,5 @@
-// check.hpp: invariants. A broken one is a bug of deep_ll, never of its user: users' input is checked in Python.
+// check.hpp: invariants. A broken one is a bug of deep_ll, never of its user: users' input is checked in
+// Python.
 #pragma once
 
 #include "core/target.hpp"
@@ -10,8 +11,8 @@ namespace deep_ll {
 
 }  // namespace deep_ll
 
-#define DEEP_LL_INVARIANT(condition, value)                                                                       \
-    do {                                                                                                          \
-        if (!(condition)) [[unlikely]]                                                                            \
-            ::deep_ll::invariant_broken(#condition, static_cast<std::uint64_t>(value), __FILE__, __LINE__);       \
+#define DEEP_LL_INVARIANT(condition, value)                                                                 \
+    do {                                                                                                    \
+        if (!(condition)) [[unlikely]]                                                                      \
+            ::deep_ll::invariant_broken(#condition, static_cast<std::uint64_t>(value), __FILE__, __LINE__); \
     } while (false)

@@ -1,5 +1,6 @@
 // numeric.hpp: bf16, e4m3 and ue8m0 as bits, and the scales between them.
-// The same bits on every machine: integers and single IEEE operations only. Vector forms of these live in team/.
+// The same bits on every machine: integers and single IEEE operations only. Vector forms of these live in
+// team/.
 #pragma once
 
 #include "core/target.hpp"
@@ -18,17 +19,23 @@ enum class Format : std::uint32_t {
     fp8_ue8m0 = 3,    // e4m3, the exponents of those scales, one byte each
 };
 
-constexpr int kGroup = 128;              // channels that share one scale
-constexpr float kE4m3Max = 448.0f;       // largest finite e4m3
-constexpr float kSmallestAmax = 1e-4f;   // a group of zeros still gets a finite scale
+constexpr int kGroup = 128;             // channels that share one scale
+constexpr float kE4m3Max = 448.0f;      // largest finite e4m3
+constexpr float kSmallestAmax = 1e-4f;  // a group of zeros still gets a finite scale
 constexpr std::uint8_t kE4m3Nan = 0x7f;
 constexpr std::uint32_t kFloatNan = 0x7fffffff;
 constexpr std::uint32_t kFloatInf = 0x7f800000;
 
-TEAM_FN std::uint32_t float_bits(float value) { return __builtin_bit_cast(std::uint32_t, value); }
-TEAM_FN float bits_float(std::uint32_t bits) { return __builtin_bit_cast(float, bits); }
+TEAM_FN std::uint32_t float_bits(float value) {
+    return __builtin_bit_cast(std::uint32_t, value);
+}
+TEAM_FN float bits_float(std::uint32_t bits) {
+    return __builtin_bit_cast(float, bits);
+}
 
-TEAM_FN float widen(bf16 value) { return bits_float(static_cast<std::uint32_t>(value.bits) << 16); }
+TEAM_FN float widen(bf16 value) {
+    return bits_float(static_cast<std::uint32_t>(value.bits) << 16);
+}
 
 // Round to nearest even; every NaN becomes 0x7fff, as cvt.rn.bf16.f32 does.
 TEAM_FN bf16 narrow(float value) {
@@ -43,7 +50,9 @@ struct Scale {
     float inverse;
 };
 
-TEAM_FN bool is_finite(float amax) { return float_bits(amax) < kFloatInf; }
+TEAM_FN bool is_finite(float amax) {
+    return float_bits(amax) < kFloatInf;
+}
 
 // `amax` is the largest magnitude of the group; it must be finite.
 TEAM_FN Scale scale_of(float amax, bool rounded) {
@@ -55,6 +64,8 @@ TEAM_FN Scale scale_of(float amax, bool rounded) {
     return {bits_float((254u - exponent) << 23), bits_float(exponent << 23)};
 }
 
-TEAM_FN std::uint8_t ue8m0(float inverse) { return static_cast<std::uint8_t>(float_bits(inverse) >> 23); }
+TEAM_FN std::uint8_t ue8m0(float inverse) {
+    return static_cast<std::uint8_t>(float_bits(inverse) >> 23);
+}
 
 }  // namespace deep_ll

@@ -41,24 +41,25 @@ struct Common {
 };
 
 struct DispatchArgs : Common {
-    const bf16* x;  // [num_tokens, hidden]
-    int num_tokens;
-    std::int32_t* recv_count;    // [num_local]
-    std::int64_t* layout_range;  // [num_local, num_ranks], begin << 32 | count
-    std::int32_t* stats;         // [num_local] or null: grows by recv_count
+    const bf16* x = nullptr;  // [num_tokens, hidden]
+    int num_tokens = 0;
+    std::int32_t* recv_count = nullptr;    // [num_local]
+    std::int64_t* layout_range = nullptr;  // [num_local, num_ranks], begin << 32 | count
+    std::int32_t* stats = nullptr;         // [num_local] or null: grows by recv_count
 };
 
 struct CombineArgs : Common {
-    const bf16* x;                // [num_local, max_rows, hidden]; null when pulled
-    const std::int32_t* choices;  // [num_tokens, num_topk] experts to add up, -1: none
-    const float* weights;         // [num_tokens, num_topk]
-    bf16* out;                    // [num_tokens, hidden]
-    int num_tokens;
-    std::uint32_t round;  // the dispatch that is answered
-    bool pulled;          // zero copy: peers read the outputs in this rank's heap
+    const bf16* x = nullptr;                // [num_local, max_rows, hidden]; null when pulled
+    const std::int32_t* choices = nullptr;  // [num_tokens, num_topk] experts to add up, -1: none
+    const float* weights = nullptr;         // [num_tokens, num_topk]
+    bf16* out = nullptr;                    // [num_tokens, hidden]
+    int num_tokens = 0;
+    std::uint32_t round = 0;  // the dispatch that is answered
+    bool pulled = false;      // zero copy: peers read the outputs in this rank's heap
 };
 
-// The kernels of one CPU level. Each returns whether it got through; else the report or the disagreement says why not.
+// The kernels of one CPU level. Each returns whether it got through; else the report or the disagreement says
+// why not.
 struct Kernels {
     const char* level;
     bool (*dispatch_send)(Pool&, const DispatchArgs&);

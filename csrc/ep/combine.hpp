@@ -1,11 +1,12 @@
 // combine.hpp: the experts' outputs back to the tokens' ranks, added up with weights.
 //
 //   push   each output row is put into the place of its token and choice at its source   -> signal combined
-//   pull   the outputs already lie in this rank's heap: only say so                         -> signal combined
-//   gather when all signals are here: add up the rows that came, or read them where they lie
+//   pull   the outputs already lie in this rank's heap: only say so                         -> signal
+//   combined gather when all signals are here: add up the rows that came, or read them where they lie
 //
-// A slot of the heap is written again only after every peer has read it: they say so in the signal `consumed`, which
-// travels with the next dispatch's counts, or at the start of a combine if no dispatch came in between.
+// A slot of the heap is written again only after every peer has read it: they say so in the signal
+// `consumed`, which travels with the next dispatch's counts, or at the start of a combine if no dispatch came
+// in between.
 #pragma once
 
 #include "ep/args.hpp"
@@ -28,7 +29,8 @@ void tell_consumed(const Team& team, const Common& args) {
     if (args.progress->told_consumed == args.progress->consumed) return;
     for (int step = 0; step < args.shape.num_ranks; ++step) {
         const int peer = (args.shape.rank + step) % args.shape.num_ranks;
-        publish(team, args.peers, peer, args.window.desk(args.shape.rank) + offsetof(Desk, consumed), args.progress->consumed, 0);
+        publish(team, args.peers, peer, args.window.desk(args.shape.rank) + offsetof(Desk, consumed),
+                args.progress->consumed, 0);
     }
     args.progress->told_consumed = args.progress->consumed;
 }
@@ -41,13 +43,15 @@ bool credit(const Team& team, const Common& args) {
 }
 
 template <class Team>
-TEAM_FN void push_row(const Team& team, const CombineArgs& args, const std::byte* label, int local, std::uint64_t row) {
+TEAM_FN void push_row(
+    const Team& team, const CombineArgs& args, const std::byte* label, int local, std::uint64_t row) {
     const Shape& shape = args.shape;
     const Origin origin = *reinterpret_cast<const Origin*>(label + Label::origin_offset(shape));
-    const std::uint64_t to = args.window.returned(shape, args.progress->combined + 1, origin.choice, origin.token);
+    const std::uint64_t to =
+        args.window.returned(shape, args.progress->combined + 1, origin.choice, origin.token);
     const bf16* from = args.x + shape.row_index(local, row) * static_cast<std::uint64_t>(shape.hidden);
-    put(team, args.peers.at<std::byte>(static_cast<int>(origin.source), to), reinterpret_cast<const std::byte*>(from),
-        shape.bf16_bytes(), args.store);
+    put(team, args.peers.at<std::byte>(static_cast<int>(origin.source), to),
+        reinterpret_cast<const std::byte*>(from), shape.bf16_bytes(), args.store);
 }
 
 template <class Team>
@@ -57,21 +61,25 @@ void push(const Team& team, const CombineArgs& args) {
     const std::uint64_t labels = args.window.recv.slot(args.round) + RecvLayout::carve(shape).labels;
     for (int local = 0; local < shape.num_local(); ++local) {
         team.share(static_cast<int>(args.ledger.received[local]), [&](int row) {
-            const std::uint64_t label = labels + shape.row_index(local, static_cast<std::uint64_t>(row)) * Label::bytes(shape);
+            const std::uint64_t label =
+                labels + shape.row_index(local, static_cast<std::uint64_t>(row)) * Label::bytes(shape);
             push_row(team, args, args.peers.mine<std::byte>(label), local, static_cast<std::uint64_t>(row));
         });
     }
     settle(team);
 }
 
-TEAM_FN std::uint32_t combined_value(const CombineArgs& args) { return args.round << 1 | (args.pulled ? 1u : 0u); }
+TEAM_FN std::uint32_t combined_value(const CombineArgs& args) {
+    return args.round << 1 | (args.pulled ? 1u : 0u);
+}
 
 template <class Team>
 bool offer(const Team& team, const CombineArgs& args) {
     const std::uint32_t epoch = args.progress->combined + 1;
     for (int step = 0; step < args.shape.num_ranks; ++step) {
         const int peer = (args.shape.rank + step) % args.shape.num_ranks;
-        const std::uint64_t signal = args.window.desk(args.shape.rank) + offsetof(Desk, combined) + epoch % 2 * sizeof(Signal);
+        const std::uint64_t signal =
+            args.window.desk(args.shape.rank) + offsetof(Desk, combined) + epoch % 2 * sizeof(Signal);
         publish(team, args.peers, peer, signal, epoch, combined_value(args));
     }
     args.progress->combined = epoch;
@@ -100,7 +108,8 @@ TEAM_FN const bf16* answer(const CombineArgs& args, int token, int choice, int e
     const Shape& shape = args.shape;
     if (!args.pulled) return args.peers.mine<bf16>(args.window.returned(shape, args.epoch, choice, token));
     const auto row = static_cast<std::uint64_t>(args.ledger.rows[token * shape.num_topk + choice]);
-    return args.peers.at<bf16>(shape.owner(expert), args.window.output(shape, args.epoch, shape.local(expert), row));
+    return args.peers.at<bf16>(shape.owner(expert),
+                               args.window.output(shape, args.epoch, shape.local(expert), row));
 }
 
 template <class Team>
@@ -114,7 +123,8 @@ void gather(const Team& team, const CombineArgs& args) {
             in.rows[in.count] = answer(args, token, k, expert);
             in.weights[in.count++] = args.weights[token * args.shape.num_topk + k];
         }
-        weighted_sum(team, args.out + static_cast<std::int64_t>(token) * args.shape.hidden, in, args.shape.hidden, args.store);
+        weighted_sum(team, args.out + static_cast<std::int64_t>(token) * args.shape.hidden, in,
+                     args.shape.hidden, args.store);
     });
     settle(team);
 }

@@ -1,4 +1,5 @@
-// dispatch.hpp: tokens to the ranks of their experts. Counts first, then each row straight to its final place.
+// dispatch.hpp: tokens to the ranks of their experts. Counts first, then each row straight to its final
+// place.
 //
 //   announce  this rank's counts, to every peer                            -> signal counts
 //   place     when all counts are here: the first row of each expert, the layout of what will come
@@ -16,7 +17,8 @@
 DEEP_LL_TIER_BEGIN
 
 TEAM_FN Greeting greeting_of(const Shape& shape) {
-    return {shape.num_experts, shape.max_tokens, shape.hidden, shape.num_topk, static_cast<std::uint32_t>(shape.format)};
+    return {shape.num_experts, shape.max_tokens, shape.hidden, shape.num_topk,
+            static_cast<std::uint32_t>(shape.format)};
 }
 TEAM_FN bool same(const Greeting& a, const Greeting& b) {
     return a.num_experts == b.num_experts && a.max_tokens == b.max_tokens && a.hidden == b.hidden &&
@@ -26,8 +28,8 @@ TEAM_FN bool same(const Greeting& a, const Greeting& b) {
 // How many rows go to each expert, and which of them each choice is.
 template <class Team>
 bool count(const Team& team, const DispatchArgs& args) {
-    enumerate(team, args.ledger.experts, args.num_tokens * args.shape.num_topk, args.ledger.rows, args.ledger.counts,
-              args.shape.num_experts);
+    enumerate(team, args.ledger.experts, args.num_tokens * args.shape.num_topk, args.ledger.rows,
+              args.ledger.counts, args.shape.num_experts);
     return true;
 }
 
@@ -39,7 +41,8 @@ bool announce(const Team& team, const DispatchArgs& args) {
         const int peer = (args.shape.rank + step) % args.shape.num_ranks;
         const std::uint64_t desk = args.window.desk(args.shape.rank);
         auto* counts = args.peers.at<std::uint16_t>(peer, args.window.counts_of(epoch, args.shape.rank));
-        team.lanes(args.shape.num_experts, [&](int e) { counts[e] = static_cast<std::uint16_t>(args.ledger.counts[e]); });
+        team.lanes(args.shape.num_experts,
+                   [&](int e) { counts[e] = static_cast<std::uint16_t>(args.ledger.counts[e]); });
         team.once([&] {
             args.peers.at<Desk>(peer, desk)->greeting[epoch % 2] = greeting_of(args.shape);
             return 0;
@@ -75,7 +78,8 @@ TEAM_FN void place_mine(const Team& team, const DispatchArgs& args, std::uint32_
     }
 }
 
-// What will arrive for the experts of this rank. Kept here: peers may overwrite their counts before it is unpacked.
+// What will arrive for the experts of this rank. Kept here: peers may overwrite their counts before it is
+// unpacked.
 template <class Team>
 TEAM_FN void place_theirs(const Team& team, const DispatchArgs& args, std::uint32_t epoch) {
     team.lanes(args.shape.num_local(), [&](int local) {
@@ -83,7 +87,8 @@ TEAM_FN void place_theirs(const Team& team, const DispatchArgs& args, std::uint3
         for (int source = 0; source < args.shape.num_ranks; ++source) {
             const auto* counts = args.peers.mine<std::uint16_t>(args.window.counts_of(epoch, source));
             const std::uint32_t count = counts[args.shape.first_local() + local];
-            args.layout_range[local * args.shape.num_ranks + source] = static_cast<std::int64_t>(begin) << 32 | count;
+            args.layout_range[local * args.shape.num_ranks + source] =
+                static_cast<std::int64_t>(begin) << 32 | count;
             begin += count;
         }
         args.ledger.received[local] = begin;
@@ -111,19 +116,22 @@ TEAM_FN auto rows_of(const Team& team, const DispatchArgs& args, int token) {
     return team.fan(args.shape.num_topk, [&](int k) {
         const int expert = args.ledger.experts[first + k];
         if (expert < 0) return std::int64_t{-1};
-        const std::int32_t row = args.ledger.rows[first + k] += static_cast<std::int32_t>(args.ledger.base[expert]);
-        return static_cast<std::int64_t>(args.shape.row_index(args.shape.local(expert), static_cast<std::uint64_t>(row)));
+        const std::int32_t row = args.ledger.rows[first + k] +=
+            static_cast<std::int32_t>(args.ledger.base[expert]);
+        return static_cast<std::int64_t>(
+            args.shape.row_index(args.shape.local(expert), static_cast<std::uint64_t>(row)));
     });
 }
 
 template <class Team>
-TEAM_FN void send_labels(const Team& team, const DispatchArgs& args, int token, const Fan<std::byte*>& targets,
-                         std::byte* label) {
+TEAM_FN void send_labels(
+    const Team& team, const DispatchArgs& args, int token, const Fan<std::byte*>& targets, std::byte* label) {
     auto* origin = reinterpret_cast<Origin*>(label + Label::origin_offset(args.shape));
     for (int k = 0; k < args.shape.num_topk; ++k) {
         if (targets.at(k) == nullptr) continue;
         team.once([&] {
-            *origin = {static_cast<std::uint32_t>(args.shape.rank), static_cast<std::uint16_t>(token), static_cast<std::uint16_t>(k)};
+            *origin = {static_cast<std::uint32_t>(args.shape.rank), static_cast<std::uint16_t>(token),
+                       static_cast<std::uint16_t>(k)};
             return 0;
         });
         seal(team);
@@ -142,14 +150,16 @@ TEAM_FN void send_token(const Team& team, const DispatchArgs& args, const RecvLa
         return team.fan(shape.num_topk, [&](int k) -> std::byte* {
             if (rows.at(k) < 0) return nullptr;
             const int peer = shape.owner(args.ledger.experts[token * shape.num_topk + k]);
-            return args.peers.at<std::byte>(peer, slot + part + static_cast<std::uint64_t>(rows.at(k)) * bytes);
+            return args.peers.at<std::byte>(peer,
+                                            slot + part + static_cast<std::uint64_t>(rows.at(k)) * bytes);
         });
     };
     const auto targets = place(layout.x, shape.row_bytes());
     if (shape.is_fp8())
         quantize_to(team, targets, shape.num_topk, label, x, shape.num_groups(), shape.format, args.store);
     else
-        put_to(team, targets, shape.num_topk, reinterpret_cast<const std::byte*>(x), shape.row_bytes(), args.store);
+        put_to(team, targets, shape.num_topk, reinterpret_cast<const std::byte*>(x), shape.row_bytes(),
+               args.store);
     send_labels(team, args, token, place(layout.labels, Label::bytes(shape)), label);
 }
 
@@ -188,12 +198,14 @@ TEAM_FN void unpack_expert(const Team& team, const DispatchArgs& args, const Rec
     const auto* labels = args.peers.mine<std::byte>(slot + layout.labels + first * label_bytes);
     auto* src_info = args.peers.mine<std::int32_t>(slot + layout.src_info) + first;
     team.lanes(count, [&](int row) {
-        const std::byte* origin = labels + static_cast<std::uint64_t>(row) * label_bytes + Label::origin_offset(shape);
+        const std::byte* origin =
+            labels + static_cast<std::uint64_t>(row) * label_bytes + Label::origin_offset(shape);
         src_info[row] = reinterpret_cast<const Origin*>(origin)->token;
     });
     if (words != 0) {
         auto* columns = args.peers.mine<std::uint32_t>(slot + layout.scales) + first * words;
-        transpose(team, WordMatrix{labels, label_bytes, columns, shape.max_rows(), count, shape.scale_words()});
+        transpose(team,
+                  WordMatrix{labels, label_bytes, columns, shape.max_rows(), count, shape.scale_words()});
     }
     if (args.stats != nullptr) team.once([&] { return args.stats[local] += count; });
 }

@@ -11,7 +11,8 @@ namespace {
 
 bool dispatch_send(Pool& pool, const DispatchArgs& args) {
     return League(pool, args.num_teams)
-        .run(DEEP_LL_SOLO(count), DEEP_LL_SOLO(announce), DEEP_LL_SOLO(place), DEEP_LL_WIDE(send), DEEP_LL_SOLO(deliver));
+        .run(DEEP_LL_SOLO(count), DEEP_LL_SOLO(announce), DEEP_LL_SOLO(place), DEEP_LL_WIDE(send),
+             DEEP_LL_SOLO(deliver));
 }
 
 bool dispatch_receive(Pool& pool, const DispatchArgs& args) {
@@ -23,10 +24,13 @@ bool combine_send(Pool& pool, const CombineArgs& args) {
 }
 
 bool combine_receive(Pool& pool, const CombineArgs& args) {
-    return League(pool, args.num_teams).run(DEEP_LL_SOLO(await_outputs), DEEP_LL_WIDE(gather), DEEP_LL_SOLO(count_consumed));
+    return League(pool, args.num_teams)
+        .run(DEEP_LL_SOLO(await_outputs), DEEP_LL_WIDE(gather), DEEP_LL_SOLO(count_consumed));
 }
 
-bool await_credit(Pool& pool, const Common& args) { return League(pool, 1).run(DEEP_LL_SOLO(credit)); }
+bool await_credit(Pool& pool, const Common& args) {
+    return League(pool, 1).run(DEEP_LL_SOLO(credit));
+}
 
 }  // namespace
 
@@ -35,8 +39,12 @@ bool await_credit(Pool& pool, const Common& args) { return League(pool, 1).run(D
 
 const Kernels& kernels();
 const Kernels& kernels() {
-    static constexpr Kernels table{DEEP_LL_TEXT(DEEP_LL_TIER), dispatch_send,   dispatch_receive,
-                                   combine_send,               combine_receive, await_credit};
+    static constexpr Kernels table{DEEP_LL_TEXT(DEEP_LL_TIER),
+                                   dispatch_send,
+                                   dispatch_receive,
+                                   combine_send,
+                                   combine_receive,
+                                   await_credit};
     return table;
 }
 

@@ -33,7 +33,9 @@ struct Shape {
 
     TEAM_FN bool is_fp8() const { return format != Format::bf16; }
     TEAM_FN int num_groups() const { return is_fp8() ? hidden / kGroup : 0; }
-    TEAM_FN int scale_words() const { return format == Format::fp8_ue8m0 ? (num_groups() + 3) / 4 : num_groups(); }
+    TEAM_FN int scale_words() const {
+        return format == Format::fp8_ue8m0 ? (num_groups() + 3) / 4 : num_groups();
+    }
     TEAM_FN std::uint64_t bf16_bytes() const { return static_cast<std::uint64_t>(hidden) * 2; }
     TEAM_FN std::uint64_t row_bytes() const { return is_fp8() ? bf16_bytes() / 2 : bf16_bytes(); }
 };

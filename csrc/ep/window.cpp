@@ -6,7 +6,8 @@
 namespace deep_ll {
 namespace {
 
-// Counts get a 128th of the heap: enough for any experts whose rows fit into the rest (bytes_for sees to small shapes).
+// Counts get a 128th of the heap: enough for any experts whose rows fit into the rest (bytes_for sees to
+// small shapes).
 constexpr std::uint64_t kCountsShare = 128;
 constexpr std::uint64_t kMaxExperts = 8192;
 

@@ -1,7 +1,7 @@
 // window.hpp: every byte of the symmetric heap has its owner here. Size and offsets come from the same walk.
 //
-// The heap is cut into parts that do not depend on a call's shape, so a call of another shape never touches what
-// belongs to a round that is still being read.
+// The heap is cut into parts that do not depend on a call's shape, so a call of another shape never touches
+// what belongs to a round that is still being read.
 #pragma once
 
 #include "ep/shape.hpp"
@@ -44,7 +44,9 @@ struct Window {
     static std::uint64_t bytes_for(const Shape& shape);
 
     TEAM_FN int max_experts() const { return static_cast<int>(counts_stride / 2); }
-    TEAM_FN std::uint64_t desk(int source) const { return desks.offset + static_cast<std::uint64_t>(source) * sizeof(Desk); }
+    TEAM_FN std::uint64_t desk(int source) const {
+        return desks.offset + static_cast<std::uint64_t>(source) * sizeof(Desk);
+    }
     TEAM_FN std::uint64_t counts_of(std::uint32_t epoch, int source) const {
         return counts.slot(epoch) + static_cast<std::uint64_t>(source) * counts_stride;
     }
@@ -54,7 +56,10 @@ struct Window {
         return combine.slot(epoch) + (row + static_cast<std::uint64_t>(token)) * shape.bf16_bytes();
     }
     // Output row of an expert, where its owner left it.
-    TEAM_FN std::uint64_t output(const Shape& shape, std::uint32_t epoch, int local_expert, std::uint64_t row) const {
+    TEAM_FN std::uint64_t output(const Shape& shape,
+                                 std::uint32_t epoch,
+                                 int local_expert,
+                                 std::uint64_t row) const {
         return combine.slot(epoch) + shape.row_index(local_expert, row) * shape.bf16_bytes();
     }
 };
@@ -82,10 +87,10 @@ struct RecvLayout {
 
 // This rank's own memory of one round: what it sent where, needed when the answers come back. Two take turns.
 struct Ledger {
-    std::int32_t* experts;   // [max_tokens, num_topk], -1: no choice
-    std::int32_t* rows;      // [max_tokens, num_topk], the row each became at its owner
-    std::uint32_t* counts;   // [num_experts] rows sent to each expert
-    std::uint32_t* base;     // [num_experts] first of them
+    std::int32_t* experts;    // [max_tokens, num_topk], -1: no choice
+    std::int32_t* rows;       // [max_tokens, num_topk], the row each became at its owner
+    std::uint32_t* counts;    // [num_experts] rows sent to each expert
+    std::uint32_t* base;      // [num_experts] first of them
     std::uint32_t* received;  // [num_local]
 
     TEAM_FN static std::uint64_t bytes(const Shape& shape) {
@@ -94,7 +99,8 @@ struct Ledger {
     TEAM_FN static Ledger at(std::uint64_t base_address, const Shape& shape) {
         auto* words = reinterpret_cast<std::int32_t*>(base_address);
         auto* counts = reinterpret_cast<std::uint32_t*>(words + 2 * selections(shape));
-        return {words, words + selections(shape), counts, counts + shape.num_experts, counts + 2 * shape.num_experts};
+        return {words, words + selections(shape), counts, counts + shape.num_experts,
+                counts + 2 * shape.num_experts};
     }
 
    private:

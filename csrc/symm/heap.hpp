@@ -9,9 +9,9 @@ namespace deep_ll {
 
 // How a sleeping rank is woken on a host. Words are the truth; this is only who sleeps and until when.
 struct alignas(128) Doorbell {
-    std::atomic<std::uint32_t> ring;      // the futex
-    std::atomic<std::uint32_t> sleeping;  // 0 or 1: this heap's owner sleeps
-    std::atomic<std::uint64_t> wake_at;   // the arrival that must wake it
+    std::atomic<std::uint32_t> ring;                 // the futex
+    std::atomic<std::uint32_t> sleeping;             // 0 or 1: this heap's owner sleeps
+    std::atomic<std::uint64_t> wake_at;              // the arrival that must wake it
     alignas(64) std::atomic<std::uint64_t> arrived;  // publications so far, by anyone
 };
 
@@ -28,7 +28,9 @@ struct Object {
     std::uint64_t slot_bytes;
     std::uint32_t slots;
 
-    TEAM_FN std::uint64_t slot(std::uint32_t generation) const { return offset + generation % slots * slot_bytes; }
+    TEAM_FN std::uint64_t slot(std::uint32_t generation) const {
+        return offset + generation % slots * slot_bytes;
+    }
 };
 
 // Carves objects after the header.

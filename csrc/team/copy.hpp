@@ -1,4 +1,5 @@
-// copy.hpp: rows of bytes to a peer. put() moves, settle() makes sure that what was put comes before what is published.
+// copy.hpp: rows of bytes to a peer. put() moves, settle() makes sure that what was put comes before what is
+// published.
 #pragma once
 
 #include "core/layout.hpp"
@@ -32,15 +33,23 @@ TEAM_FN void stream_vector(std::byte* to, VecU32 value) {
 #endif
 }
 
-TEAM_FN void stream_fence() { _mm_sfence(); }
+TEAM_FN void stream_fence() {
+    _mm_sfence();
+}
 #else
 // No streaming stores here (or a sanitizer that would not see them): plain ones.
-TEAM_FN void stream16(std::byte* to, const std::byte* from) { std::memcpy(to, from, 16); }
-TEAM_FN void stream_vector(std::byte* to, VecU32 value) { store(to, value); }
+TEAM_FN void stream16(std::byte* to, const std::byte* from) {
+    std::memcpy(to, from, 16);
+}
+TEAM_FN void stream_vector(std::byte* to, VecU32 value) {
+    store(to, value);
+}
 TEAM_FN void stream_fence() {}
 #endif
 
-TEAM_FN void prefetch(const void* at) { __builtin_prefetch(at); }
+TEAM_FN void prefetch(const void* at) {
+    __builtin_prefetch(at);
+}
 
 template <bool kStreaming>
 TEAM_FN void store_line(std::byte* to, const std::byte* from) {
@@ -55,8 +64,8 @@ TEAM_FN void store_line(std::byte* to, const std::byte* from) {
     }
 }
 
-// 16-byte multiples, small: memcpy's own choice for such blocks (rep movs) is several times slower. Streaming stores
-// must start at a line.
+// 16-byte multiples, small: memcpy's own choice for such blocks (rep movs) is several times slower. Streaming
+// stores must start at a line.
 template <bool kStreaming>
 TEAM_FN void copy_block(std::byte* to, const std::byte* from, std::uint64_t bytes) {
     std::uint64_t at = 0;
@@ -70,7 +79,10 @@ TEAM_FN void copy_block(std::byte* to, const std::byte* from, std::uint64_t byte
 
 TEAM_FN void check_row(const std::byte* to, const std::byte* from, std::uint64_t bytes) {
     DEEP_LL_INVARIANT(
-        (bytes | reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from)) % kVectorBytes == 0, bytes);
+        (bytes | reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from)) %
+                kVectorBytes ==
+            0,
+        bytes);
 }
 
 // A row from this rank's memory to anyone's.
@@ -91,7 +103,12 @@ TEAM_FN void put(const Team&, std::byte* to, const std::byte* from, std::uint64_
 
 // The same row to targets.at(k), k < num_targets, where that is not null; it is read once.
 template <class Team, class Targets>
-TEAM_FN void put_to(const Team&, const Targets& targets, int num_targets, const std::byte* from, std::uint64_t bytes, Store how) {
+TEAM_FN void put_to(const Team&,
+                    const Targets& targets,
+                    int num_targets,
+                    const std::byte* from,
+                    std::uint64_t bytes,
+                    Store how) {
     constexpr std::uint64_t kBlock = 512;
     for (std::uint64_t at = 0; at < bytes; at += kBlock) {
         const std::uint64_t size = bytes - at < kBlock ? bytes - at : kBlock;

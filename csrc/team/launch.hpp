@@ -1,4 +1,5 @@
-// launch.hpp: a league of teams runs a list of phases. The line between two phases is the only order between teams.
+// launch.hpp: a league of teams runs a list of phases. The line between two phases is the only order between
+// teams.
 #pragma once
 
 #include <memory>
@@ -81,7 +82,9 @@ class League {
     template <class F>
     void on_teams(int num_teams, F& phase) {
         pool_.run(
-            num_teams, [](void* context, const HostTeamState& state) { (*static_cast<F*>(context))(HostTeam(state)); }, &phase);
+            num_teams,
+            [](void* context, const HostTeamState& state) { (*static_cast<F*>(context))(HostTeam(state)); },
+            &phase);
     }
 
     Pool& pool_;

@@ -47,7 +47,8 @@ struct Pool::Impl {
 
 Pool::Pool(int num_teams) : impl_(std::make_unique<Impl>()) {
     for (int i = 0; i < num_teams; ++i) impl_->teams.push_back({i, num_teams, nullptr, 0});
-    for (std::size_t i = 1; i < impl_->teams.size(); ++i) impl_->threads.emplace_back([this, i] { impl_->work(i); });
+    for (std::size_t i = 1; i < impl_->teams.size(); ++i)
+        impl_->threads.emplace_back([this, i] { impl_->work(i); });
 }
 
 Pool::~Pool() {
@@ -60,7 +61,9 @@ Pool::~Pool() {
     for (auto& team : impl_->teams) std::free(team.scratch);
 }
 
-int Pool::num_teams() const { return static_cast<int>(impl_->teams.size()); }
+int Pool::num_teams() const {
+    return static_cast<int>(impl_->teams.size());
+}
 
 void Pool::run(int num_teams, PhaseFn phase, void* context) {
     if (num_teams == 1) return phase(context, impl_->team(0, 1));

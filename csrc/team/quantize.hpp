@@ -1,4 +1,5 @@
-// quantize.hpp: a row of bf16 becomes e4m3 with a scale for each group of 128 channels, and goes to all its targets.
+// quantize.hpp: a row of bf16 becomes e4m3 with a scale for each group of 128 channels, and goes to all its
+// targets.
 #pragma once
 
 #include "team/copy.hpp"
@@ -7,7 +8,7 @@ DEEP_LL_TIER_BEGIN
 
 using VecU8 = std::uint8_t __attribute__((vector_size(kVecBytes)));
 
-constexpr int kChunkGroups = 64;  // groups whose scales are computed side by side
+constexpr int kChunkGroups = 64;                      // groups whose scales are computed side by side
 constexpr std::uint32_t kSmallestPower = 121u << 23;  // 2^-6: below it e4m3 has fixed steps of 2^-9
 constexpr std::uint8_t kCodeOffset = 56;
 
@@ -27,18 +28,22 @@ TEAM_FN VecU32 quantize_pairs(VecU32 pairs, float forward) {
     return (even & 0xffu) | ((odd & 0xffu) << 8);
 }
 
-TEAM_FN VecU32 signs_of(VecU32 pairs) { return ((pairs >> 8) & 0x80u) | ((pairs >> 16) & 0x8000u); }
+TEAM_FN VecU32 signs_of(VecU32 pairs) {
+    return ((pairs >> 8) & 0x80u) | ((pairs >> 16) & 0x8000u);
+}
 
 TEAM_FN float group_amax(const bf16* group) {
     VecU16 top{};
-    for (int i = 0; i < kGroup; i += 2 * kLanes) top = max_of(top, load<VecU16>(group + i) & std::uint16_t{0x7fff});
+    for (int i = 0; i < kGroup; i += 2 * kLanes)
+        top = max_of(top, load<VecU16>(group + i) & std::uint16_t{0x7fff});
     return widen({largest(top)});
 }
 
 TEAM_FN void quantize_group(std::byte* out, const bf16* group, float forward) {
     for (int i = 0; i < kGroup; i += 4 * kLanes) {
         const VecU32 low = load<VecU32>(group + i), high = load<VecU32>(group + i + 2 * kLanes);
-        const auto codes = __builtin_bit_cast(VecU8, pack(quantize_pairs(low, forward), quantize_pairs(high, forward)));
+        const auto codes =
+            __builtin_bit_cast(VecU8, pack(quantize_pairs(low, forward), quantize_pairs(high, forward)));
         const auto signs = __builtin_bit_cast(VecU8, pack(signs_of(low), signs_of(high)));
         store(out + i, (codes + kCodeOffset) | signs);
     }
@@ -69,10 +74,14 @@ TEAM_FN void write_scales(std::byte* scales, const ChunkScales& chunk, int num_g
     for (int g = 0; g < num_groups; ++g) scales[g] = static_cast<std::byte>(ue8m0(chunk.inverse[g]));
 }
 
-// A block of groups is cast and goes to every target before the next one: what a processor has not yet written out of
-// one block overlaps with the cast of the next.
+// A block of groups is cast and goes to every target before the next one: what a processor has not yet
+// written out of one block overlaps with the cast of the next.
 template <bool kStreaming, class Targets>
-TEAM_FN void quantize_chunk(const Targets& targets, int num_targets, std::uint64_t at, const bf16* row, int num_groups,
+TEAM_FN void quantize_chunk(const Targets& targets,
+                            int num_targets,
+                            std::uint64_t at,
+                            const bf16* row,
+                            int num_groups,
                             const ChunkScales& scales) {
     constexpr int kBlockGroups = 4;
     alignas(kLine) std::byte block[kBlockGroups * kGroup];
@@ -88,15 +97,22 @@ TEAM_FN void quantize_chunk(const Targets& targets, int num_targets, std::uint64
         const auto bytes = static_cast<std::uint64_t>(groups * kGroup);
         for (int k = 0; k < num_targets; ++k)
             if (targets.at(k) != nullptr)
-                copy_block<kStreaming>(targets.at(k) + at + static_cast<std::uint64_t>(first * kGroup), block, bytes);
+                copy_block<kStreaming>(targets.at(k) + at + static_cast<std::uint64_t>(first * kGroup), block,
+                                       bytes);
     }
 }
 
-// The cast row goes to targets.at(k), k < num_targets, where that is not null; its scales go to `scales`, in this team's
-// memory, padded with zeros to whole words.
+// The cast row goes to targets.at(k), k < num_targets, where that is not null; its scales go to `scales`, in
+// this team's memory, padded with zeros to whole words.
 template <class Team, class Targets>
-TEAM_FN void quantize_to(const Team&, const Targets& targets, int num_targets, std::byte* scales, const bf16* row,
-                         int num_groups, Format format, Store how) {
+TEAM_FN void quantize_to(const Team&,
+                         const Targets& targets,
+                         int num_targets,
+                         std::byte* scales,
+                         const bf16* row,
+                         int num_groups,
+                         Format format,
+                         Store how) {
     for (int first = 0; first < num_groups; first += kChunkGroups) {
         const int groups = num_groups - first < kChunkGroups ? num_groups - first : kChunkGroups;
         const bf16* from = row + first * kGroup;

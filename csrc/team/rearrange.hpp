@@ -5,9 +5,14 @@
 
 DEEP_LL_TIER_BEGIN
 
-// ordinals[i] = how many j < i have the same key; histogram[key] = how many there are. Negative keys count nowhere.
+// ordinals[i] = how many j < i have the same key; histogram[key] = how many there are. Negative keys count
+// nowhere.
 template <class Team>
-TEAM_FN void enumerate(const Team& team, const std::int32_t* keys, int n, std::int32_t* ordinals, std::uint32_t* histogram,
+TEAM_FN void enumerate(const Team& team,
+                       const std::int32_t* keys,
+                       int n,
+                       std::int32_t* ordinals,
+                       std::uint32_t* histogram,
                        int num_keys) {
     team.lanes(num_keys, [&](int key) { histogram[key] = 0; });
     team.once([&] {
@@ -50,21 +55,25 @@ TEAM_FN void transpose_quads(Quad (&q)[4]) {
 
 constexpr int kLineWords = static_cast<int>(kLine / 4);
 
-// Sixteen rows of four words: a line of each of four columns. The columns are a power of two apart and share few cache
-// sets, so lines are written whole and past the caches. Rows beyond the last one are written as zeros.
+// Sixteen rows of four words: a line of each of four columns. The columns are a power of two apart and share
+// few cache sets, so lines are written whole and past the caches. Rows beyond the last one are written as
+// zeros.
 TEAM_FN void transpose_lines(const WordMatrix& m, int row, int column) {
     Quad lines[4][kLineWords / 4];
     for (int r = 0; r < kLineWords; r += 4) {
         Quad quads[4] = {};
         for (int i = 0; i < 4 && row + r + i < m.num_rows; ++i)
-            quads[i] = load<Quad>(m.rows + static_cast<std::uint64_t>(row + r + i) * m.row_stride + column * 4);
+            quads[i] =
+                load<Quad>(m.rows + static_cast<std::uint64_t>(row + r + i) * m.row_stride + column * 4);
         transpose_quads(quads);
         for (int c = 0; c < 4; ++c) lines[c][r / 4] = quads[c];
     }
     const int num_columns = m.num_columns - column < 4 ? m.num_columns - column : 4;
     for (int c = 0; c < num_columns; ++c) {
-        auto* to = reinterpret_cast<std::byte*>(m.columns + static_cast<std::uint64_t>(column + c) * m.column_stride + row);
-        for (int i = 0; i < kLineWords; i += kLanes) stream_vector(to + i * 4, load<VecU32>(&lines[c][i / 4]));
+        auto* to = reinterpret_cast<std::byte*>(
+            m.columns + static_cast<std::uint64_t>(column + c) * m.column_stride + row);
+        for (int i = 0; i < kLineWords; i += kLanes)
+            stream_vector(to + i * 4, load<VecU32>(&lines[c][i / 4]));
     }
 }
 

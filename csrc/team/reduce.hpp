@@ -1,4 +1,5 @@
-// reduce.hpp: the weighted sum of bf16 rows, in a fixed order with one rounding a step: the same bits everywhere.
+// reduce.hpp: the weighted sum of bf16 rows, in a fixed order with one rounding a step: the same bits
+// everywhere.
 #pragma once
 
 #include "team/copy.hpp"

@@ -1,7 +1,8 @@
-// signal.hpp: the words by which ranks order each other's memory. docs/memory_model.md has a row for each use.
+// signal.hpp: the words by which ranks order each other's memory. docs/memory_model.md has a row for each
+// use.
 //
-// A signal is one word in its reader's heap, with one writer: `epoch << 32 | value`. Epochs only grow (modulo 2^32), so
-// nothing is ever cleared and a stale word is simply an older epoch.
+// A signal is one word in its reader's heap, with one writer: `epoch << 32 | value`. Epochs only grow (modulo
+// 2^32), so nothing is ever cleared and a stale word is simply an older epoch.
 #pragma once
 
 #include <atomic>
@@ -16,8 +17,12 @@ struct Signal {
     std::uint64_t word;
 };
 
-TEAM_FN std::uint32_t epoch_of(std::uint64_t word) { return static_cast<std::uint32_t>(word >> 32); }
-TEAM_FN std::uint32_t value_of(std::uint64_t word) { return static_cast<std::uint32_t>(word); }
+TEAM_FN std::uint32_t epoch_of(std::uint64_t word) {
+    return static_cast<std::uint32_t>(word >> 32);
+}
+TEAM_FN std::uint32_t value_of(std::uint64_t word) {
+    return static_cast<std::uint32_t>(word);
+}
 TEAM_FN bool reached(std::uint64_t word, std::uint32_t epoch) {
     return static_cast<std::int32_t>(epoch_of(word) - epoch) >= 0;  // right across the wrap of 2^32
 }
@@ -29,7 +34,7 @@ struct WaitReport {
     WaitOutcome outcome;
     std::uint32_t expected_epoch;
     std::uint32_t num_missing;
-    std::uint32_t missing[kMaxRanks];    // the ranks that did not publish
+    std::uint32_t missing[kMaxRanks];     // the ranks that did not publish
     std::uint32_t seen_epoch[kMaxRanks];  // and what was found of each
 };
 
@@ -55,10 +60,14 @@ TEAM_FN void pause_briefly() {
 #endif
 }
 
-// Everything this team wrote before is visible to whoever acquires the word. The peer is told, not woken: for words
-// that are read later, with the next word that wakes.
+// Everything this team wrote before is visible to whoever acquires the word. The peer is told, not woken: for
+// words that are read later, with the next word that wakes.
 template <class Team>
-TEAM_FN void publish_quietly(const Team& team, const PeerMap& peers, int peer, std::uint64_t signal, std::uint32_t epoch,
+TEAM_FN void publish_quietly(const Team& team,
+                             const PeerMap& peers,
+                             int peer,
+                             std::uint64_t signal,
+                             std::uint32_t epoch,
                              std::uint32_t value) {
     team.sync();
     team.once([&] {
@@ -69,7 +78,11 @@ TEAM_FN void publish_quietly(const Team& team, const PeerMap& peers, int peer, s
 }
 
 template <class Team>
-TEAM_FN void publish(const Team& team, const PeerMap& peers, int peer, std::uint64_t signal, std::uint32_t epoch,
+TEAM_FN void publish(const Team& team,
+                     const PeerMap& peers,
+                     int peer,
+                     std::uint64_t signal,
+                     std::uint32_t epoch,
                      std::uint32_t value) {
     publish_quietly(team, peers, peer, signal, epoch, value);
     team.once([&] {
@@ -82,11 +95,13 @@ TEAM_FN void publish(const Team& team, const PeerMap& peers, int peer, std::uint
 template <class Team>
 TEAM_FN std::uint64_t observe(const Team& team, const PeerMap& peers, std::uint64_t signal) {
     return team.once([&] {
-        return std::atomic_ref<std::uint64_t>(peers.mine<Signal>(signal)->word).load(std::memory_order_acquire);
+        return std::atomic_ref<std::uint64_t>(peers.mine<Signal>(signal)->word)
+            .load(std::memory_order_acquire);
     });
 }
 
-// Waits until signal_of(rank) has reached `epoch` for every rank. False: it gave up, and `report` says on whom.
+// Waits until signal_of(rank) has reached `epoch` for every rank. False: it gave up, and `report` says on
+// whom.
 template <class SignalOf>
 class Arrivals {
    public:
@@ -137,17 +152,22 @@ bool nap(Waiting& waiting, const PeerMap& peers, const WaitPolicy& policy, WaitR
     const std::uint64_t missing = waiting.count_missing();
     if (missing == 0) return true;
     const std::int64_t before = now_ns();
-    sleep(bell, arrived, missing, left < kNapNs ? left : kNapNs,
-          [](void* context) { return !static_cast<Waiting*>(context)->all(); }, &waiting);
+    sleep(
+        bell, arrived, missing, left < kNapNs ? left : kNapNs,
+        [](void* context) { return !static_cast<Waiting*>(context)->all(); }, &waiting);
     if (now_ns() - before < kNapNs / 2 || !policy.interrupted()) return true;
     report.outcome = WaitOutcome::interrupted;
     return false;
 }
 
-// Spins briefly, gives the core away a few times, then sleeps: many ranks on few cores must not burn the cores that
-// the ranks they wait for need.
+// Spins briefly, gives the core away a few times, then sleeps: many ranks on few cores must not burn the
+// cores that the ranks they wait for need.
 template <class Team, class SignalOf>
-bool await_all(const Team& team, const PeerMap& peers, std::uint32_t epoch, SignalOf signal_of, const WaitPolicy& policy,
+bool await_all(const Team& team,
+               const PeerMap& peers,
+               std::uint32_t epoch,
+               SignalOf signal_of,
+               const WaitPolicy& policy,
                WaitReport& report) {
     return team.once([&] {
         Arrivals<SignalOf> arrivals(peers, epoch, signal_of);

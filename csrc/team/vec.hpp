@@ -37,15 +37,20 @@ TEAM_FN void store(void* to, V value) {
     std::memcpy(to, &value, sizeof value);
 }
 
-TEAM_FN VecF32 as_float(VecU32 bits) { return __builtin_bit_cast(VecF32, bits); }
-TEAM_FN VecU32 as_bits(VecF32 value) { return __builtin_bit_cast(VecU32, value); }
+TEAM_FN VecF32 as_float(VecU32 bits) {
+    return __builtin_bit_cast(VecF32, bits);
+}
+TEAM_FN VecU32 as_bits(VecF32 value) {
+    return __builtin_bit_cast(VecU32, value);
+}
 
 // a * b + c with one rounding.
 TEAM_FN float fma_once(float a, float b, float c) {
 #if defined(__FMA__) || defined(__aarch64__)
     return __builtin_fmaf(a, b, c);
 #else
-    // Without hardware: the product is exact in double; round the sum to odd there, so that narrowing rounds once.
+    // Without hardware: the product is exact in double; round the sum to odd there, so that narrowing rounds
+    // once.
     const double product = static_cast<double>(a) * static_cast<double>(b);
     const double sum = product + static_cast<double>(c);
     const double part = sum - product;
@@ -70,7 +75,9 @@ TEAM_FN VecF32 fma_once(VecF32 a, VecF32 b, VecF32 c) {
 }
 
 // The larger of each pair, and the largest of all.
-TEAM_FN VecU16 max_of(VecU16 a, VecU16 b) { return a > b ? a : b; }
+TEAM_FN VecU16 max_of(VecU16 a, VecU16 b) {
+    return a > b ? a : b;
+}
 TEAM_FN std::uint16_t largest(VecU16 v) {
     std::uint16_t lanes[kVecBytes / 2];
     store(lanes, v);
@@ -92,7 +99,9 @@ TEAM_FN std::uint16_t largest(VecU16 v) {
 TEAM_FN VecU16 pack(VecU32 low, VecU32 high) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
     return __builtin_bit_cast(
-        VecU16, _mm256_permute4x64_epi64(_mm256_packus_epi32(__builtin_bit_cast(__m256i, low), __builtin_bit_cast(__m256i, high)), 0xd8));
+        VecU16,
+        _mm256_permute4x64_epi64(
+            _mm256_packus_epi32(__builtin_bit_cast(__m256i, low), __builtin_bit_cast(__m256i, high)), 0xd8));
 #else
     const HalfU16 halves[2] = {__builtin_convertvector(low, HalfU16), __builtin_convertvector(high, HalfU16)};
     return load<VecU16>(halves);

@@ -6,6 +6,9 @@ import functools
 import os
 from pathlib import Path
 
+from deep_ll import _native
+from deep_ll.errors import ArgumentError
+
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -13,6 +16,22 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 def num_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def cpu_level(name: str) -> str:
+    """The kernels to run: those named ("v3", ...), or for "" the best of this machine.
+
+    Raises:
+        ArgumentError: it is not built, or this machine cannot run it; the message lists those it can.
+    """
+    levels = _native.levels()
+    if not name:
+        return levels[0]
+    if name not in levels:
+        raise ArgumentError(
+            f"DEEP_LL_CPU_LEVEL={name!r}: this build on this machine can run {', '.join(levels)}"
+        )
+    return name
 
 
 @functools.cache

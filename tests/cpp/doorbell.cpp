@@ -13,7 +13,7 @@ namespace {
 
 using namespace deep_ll;
 
-enum class Moment { never, while_counting, while_marked_asleep };
+enum class Moment { never, while_counting, while_marked_asleep, before_the_kernel };
 
 bool not_interrupted() { return false; }
 
@@ -54,6 +54,8 @@ struct Sleeper {
     Doorbell& bell() const { return header->doorbell; }
     bool nap_once(Moment moment, std::int64_t deadline_ns) {
         Waiting waiting{bell(), moment};
+        before_next_sleep([](void* context) { static_cast<Waiting*>(context)->arrive_at(Moment::before_the_kernel); },
+                          &waiting);
         return nap(waiting, peers, {deadline_ns, 0, 0, not_interrupted}, report);
     }
 };
@@ -70,14 +72,18 @@ void wakes_at_the_last_arrival() {
     Sleeper sleeper;
     Doorbell& bell = sleeper.bell();
     const Naps before = naps();
+    before_next_sleep(nullptr, nullptr);
     std::thread peer([&] {
-        while (bell.sleeping.load() == 0) std::this_thread::yield();
+        for (int i = 0; bell.sleeping.load() == 0; ++i) {
+            if (i == 3000) fail("doorbell: sleeps without a mark");
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
         ring(bell);
         if (naps().wakes != before.wakes) fail("doorbell: woken by the first of two arrivals");
         ring(bell);
     });
     bool (*const missing)(void*) = [](void*) { return true; };
-    sleep(bell, 0, 2, 10'000'000'000, missing, nullptr);
+    sleep(bell, 0, 2, 3'000'000'000, missing, nullptr);
     peer.join();
     if (naps().timeouts != before.timeouts) fail("doorbell: not woken by the last arrival");
     if (naps().wakes != before.wakes + 1) fail("doorbell: woken %d times", static_cast<int>(naps().wakes - before.wakes));
@@ -97,6 +103,7 @@ void keeps_the_deadline() {
 void run_doorbell() {
     arrives_before_sleep(Moment::while_counting);
     arrives_before_sleep(Moment::while_marked_asleep);
+    arrives_before_sleep(Moment::before_the_kernel);
     wakes_at_the_last_arrival();
     keeps_the_deadline();
 }

@@ -142,6 +142,12 @@ MUTANTS = {
     ),
     # Sleep
     "sleep_without_another_look": one(DOORBELL, SLEEP_CHECK, "true", WAKING),
+    "epochs_are_compared_as_numbers": one(
+        SIGNAL,
+        "static_cast<std::int32_t>(epoch_of(word) - epoch) >= 0",
+        "epoch_of(word) >= epoch",
+        DEFERRED,
+    ),
     "sleeper_is_not_called": one(
         DOORBELL, "bell.ring.fetch_add(1, std::memory_order_release);", "", WAKING
     ),

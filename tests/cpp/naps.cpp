@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstdarg>
 #include <ctime>
+#include <utility>
 #include <linux/futex.h>
 #include <sys/syscall.h>
 
@@ -15,6 +16,8 @@ extern "C" long __wrap_syscall(long number, ...);
 namespace {
 
 std::atomic<std::uint64_t> sleeps, timeouts, lost, wakes;
+void (*interlude)(void*) = nullptr;
+void* interlude_context = nullptr;
 
 // NOTE [lost wakes]: once the arrival number `wake_at` is counted, either its sender saw the sleeper and will change
 // `ring`, or the sleeper saw the arrival and did not sleep. A sleeper that timed out, though the arrival is there and `ring`
@@ -38,6 +41,7 @@ long __wrap_syscall(long number, ...) {
     va_end(list);
     sleeps += operation == FUTEX_WAIT;
     wakes += operation == FUTEX_WAKE;
+    if (operation == FUTEX_WAIT && interlude != nullptr) std::exchange(interlude, nullptr)(interlude_context);
     const long result = __real_syscall(number, word, operation, value, limit, nullptr, 0);
     if (operation != FUTEX_WAIT || result == 0 || errno != ETIMEDOUT) return result;
     ++timeouts;
@@ -46,3 +50,8 @@ long __wrap_syscall(long number, ...) {
 }
 
 Naps naps() { return {sleeps, timeouts, lost, wakes}; }
+
+void before_next_sleep(void (*run)(void*), void* context) {
+    interlude = run;
+    interlude_context = context;
+}

@@ -11,3 +11,6 @@ struct Naps {
 };
 
 Naps naps();
+
+// Runs once, in the sleeper, when nothing but the kernel can still keep it awake.
+void before_next_sleep(void (*run)(void*), void* context);

@@ -38,7 +38,9 @@ CallOptions options(int index) {
 }  // namespace
 
 Rank::Rank(const World& world, int rank)
-    : world_(world), rank_(rank), exchange_(world.heaps, rank, world.heap_bytes, world.num_teams, true, kernels()) {}
+    : world_(world), rank_(rank), exchange_(world.heaps, rank, world.heap_bytes, world.num_teams, true, kernels()) {
+    const_cast<Progress&>(exchange_.progress()) = {world.first_epoch, world.first_epoch, world.first_epoch, world.first_epoch};
+}
 
 void Rank::run(const Step& step) {
     switch (step.kind) {

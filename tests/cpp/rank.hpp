@@ -14,6 +14,7 @@ struct World {
     std::vector<std::uint64_t> heaps;  // base addresses
     std::uint64_t heap_bytes;
     int num_teams;
+    std::uint32_t first_epoch;  // what a buffer had that has been used for long
 };
 
 class Rank {

@@ -43,6 +43,14 @@ std::uint64_t heap_bytes_of(const std::vector<model::Round>& rounds) {
     return bytes;
 }
 
+void start_desks(std::byte& heap, const deep_ll::Window& window, int num_ranks, std::uint32_t epoch) {
+    const deep_ll::Signal word{static_cast<std::uint64_t>(epoch) << 32};
+    for (int source = 0; source < num_ranks; ++source) {
+        auto& desk = *reinterpret_cast<deep_ll::Desk*>(&heap + window.desk(source));
+        desk.counts = desk.rows = desk.combined[0] = desk.combined[1] = desk.consumed = word;
+    }
+}
+
 // Most steps follow at once, some a little later, a few much later: longer than peers spin.
 void dawdle(std::uint64_t random) {
     const auto kind = random % 32;
@@ -60,13 +68,16 @@ void run_rank(const World& world, int number, std::uint64_t seed) {
 }
 
 void run_ranks(const Scenario& scenario, int num_ranks, int num_teams, int num_rounds, std::uint64_t seed) {
-    World world{{}, make_program(scenario, num_rounds, seed), {}, 0, num_teams};
+    // Odd seeds go across the end of the epochs.
+    const std::uint32_t first_epoch = seed % 2 == 0 ? 0 : 0u - 12;
+    World world{{}, make_program(scenario, num_rounds, seed), {}, 0, num_teams, first_epoch};
     for (int i = 0; i < num_rounds; ++i)
         world.rounds.push_back(model::make_round(model::mix(seed, static_cast<std::uint64_t>(i)), num_ranks));
     world.heap_bytes = heap_bytes_of(world.rounds);
     std::vector<Memory> heaps;
     for (int rank = 0; rank < num_ranks; ++rank) {
         heaps.push_back(make_heap(world.heap_bytes));
+        start_desks(*heaps.back(), deep_ll::Window::carve(world.heap_bytes, num_ranks), num_ranks, first_epoch);
         world.heaps.push_back(reinterpret_cast<std::uint64_t>(heaps.back().get()));
     }
     std::vector<std::thread> threads;
