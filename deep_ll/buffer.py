@@ -58,9 +58,9 @@ class Buffer:
         explicitly_destroy: warn if the buffer is dropped without `destroy()`.
 
     Raises:
-        ArgumentError: arguments that cannot work, here or because ranks passed different ones.
+        ArgumentError: arguments that cannot work, here or on another rank.
         HeapMemoryError: the ranks of this host are expected to touch more memory than is free.
-        PeerError: a rank's memory cannot be mapped here.
+        PeerError: ranks passed different sizes, or a rank's memory cannot be mapped here.
     """
 
     def __init__(

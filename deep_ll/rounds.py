@@ -23,7 +23,7 @@ NUM_SLOTS = 2  # rounds whose results can be held at once
 class Round:
     """One dispatch, from its call until its slot of the heap is needed again."""
 
-    owner: object  # the session it belongs to
+    owner: object  # identifies the session
     epoch: int
     kind: Kind
     ledger: torch.Tensor
@@ -85,8 +85,8 @@ class Pending:
         if self._earlier is not None:
             self._earlier.finish()
         receive, self._receive, self._earlier = self._receive, None, None
+        self.done = True  # also if it fails: it is over
         receive()
-        self.done = True
 
     def as_hook(self) -> Callable[[], None]:
         """A function for the user to call, once."""

@@ -85,6 +85,7 @@ class Session:
             level=machine.cpu_level(settings.cpu_level),
         )
         self.timeout_s = timeout_s
+        self._identity = object()  # what rounds know of this session: they must not keep it alive
         self.broken: str | None = None
         self._slots = [_Slot(_empty(torch.uint8), _empty(torch.int32)) for _ in range(NUM_SLOTS)]
         self._asynchronous: list[Pending] = []
@@ -119,7 +120,7 @@ class Session:
         self.finish_asynchronous()
         count = torch.empty(shape.num_local, dtype=torch.int32)
         layout = torch.empty((shape.num_local, self.size), dtype=torch.int64)
-        slot.round = this = Round(self, epoch, kind, ledger, num_tokens)
+        slot.round = this = Round(self._identity, epoch, kind, ledger, num_tokens)
         batch = _native.Batch(x.data_ptr(), num_tokens, count.data_ptr(), layout.data_ptr())
         how = self._how_rows(this, shape.row_bytes)
         if not self.exchange.dispatch_send(shape, how, ledger.data_ptr(), batch):
@@ -149,13 +150,13 @@ class Session:
 
     def live_round(self, handle: object) -> Round:
         """The dispatch behind a handle, if its results are still there."""
-        if not isinstance(handle, Handle):
+        this = getattr(handle, "round", None)
+        if not isinstance(handle, Handle) or not isinstance(this, Round):
             raise ArgumentError(
                 f"handle is a {type(handle).__name__}: pass the handle that low_latency_dispatch "
                 "returned, as it is"
             )
-        this = handle.round
-        if this.owner is not self:
+        if this.owner is not self._identity:
             raise OrderError(
                 f"this handle of dispatch #{this.epoch} belongs to another buffer: use the buffer "
                 "that made it"

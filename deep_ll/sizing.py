@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deep_ll import _native, checks
-from deep_ll.errors import ArgumentError
+from deep_ll.errors import ArgumentError, PeerError
 from deep_ll.plan import expected_bytes
 from deep_ll.runtime import memory
 
@@ -52,7 +52,8 @@ def settle(group: Group, request: Request) -> tuple[int, int | None]:
     Collective.
 
     Raises:
-        ArgumentError: nothing, or not the same on all ranks, was asked for.
+        ArgumentError: nothing that works was asked for, here or on another rank.
+        PeerError: ranks asked for different things.
         HeapMemoryError: the ranks of this host would not fit.
     """
     sizes = request.sizes
@@ -97,6 +98,8 @@ def _shape(
 def _expected(sizes: tuple[int, int, int], num_ranks: int, max_topk: int) -> int:
     """The larger of FP8 and BF16 dispatch."""
     max_tokens, hidden, num_experts = sizes
+    if not 1 <= max_topk <= _native.MAX_TOPK:
+        raise ArgumentError(f"max_topk is {max_topk}: it must be from 1 to {_native.MAX_TOPK}")
     num_topk = min(max_topk, num_experts)
     checks.exchange_sizes(max_tokens, hidden, num_experts, num_ranks, num_topk, fp8=False)
     formats = (_BF16, _FP8) if hidden % checks.GROUP == 0 else (_BF16,)
@@ -123,6 +126,6 @@ def _agree(
         for n, a, b in zip(names, asked[other], asked[group.rank], strict=True)
         if a != b
     ]
-    raise ArgumentError(
+    raise PeerError(
         f"rank {other} makes another buffer: {'; '.join(differs)}; pass the same sizes on all ranks"
     )

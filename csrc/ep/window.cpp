@@ -25,16 +25,16 @@ Window Window::carve(std::uint64_t bytes, int num_ranks) {
     window.counts_stride = fair_stride(bytes, ranks);
     window.desks = plan.take(ranks * sizeof(Desk), 1, kLine);
     window.counts = plan.take(ranks * window.counts_stride, 2, kLine);
-    const std::uint64_t used = round_up(plan.used(), kPage);
-    const std::uint64_t slot = bytes > used ? (bytes - used) / 4 / kPage * kPage : 0;
-    window.recv = plan.take(slot, 2, kPage);
-    window.combine = plan.take(slot, 2, kPage);
+    const std::uint64_t used = round_up(plan.used(), kLine);
+    const std::uint64_t slot = bytes > used ? (bytes - used) / 4 / kLine * kLine : 0;
+    window.recv = plan.take(slot, 2, kLine);
+    window.combine = plan.take(slot, 2, kLine);
     window.bytes = bytes;
     return window;
 }
 
 std::uint64_t Window::bytes_for(const Shape& shape) {
-    std::uint64_t slot = round_up(shape.num_rows() * shape.bf16_bytes(), kPage);
+    std::uint64_t slot = round_up(shape.num_rows() * shape.bf16_bytes(), kLine);
     for (const Format format : {Format::bf16, Format::fp8, Format::fp8_ue8m0}) {
         if (format != Format::bf16 && shape.hidden % kGroup != 0) continue;
         Shape with = shape;
@@ -42,10 +42,10 @@ std::uint64_t Window::bytes_for(const Shape& shape) {
         slot = std::max(slot, RecvLayout::carve(with).bytes);
     }
     const auto ranks = static_cast<std::uint64_t>(shape.num_ranks);
-    const std::uint64_t fixed = sizeof(HeapHeader) + round_up(ranks * sizeof(Desk), kPage) + 4 * slot + kPage;
+    const std::uint64_t fixed = sizeof(HeapHeader) + ranks * sizeof(Desk) + 4 * slot + 4 * kLine;
     const std::uint64_t stride = round_up(static_cast<std::uint64_t>(shape.num_experts) * 2, kLine);
     // Either the 128th is enough for the counts, or the heap is as large as makes it so.
-    const std::uint64_t with_share = fixed + fixed / (kCountsShare - 1) + kPage;
+    const std::uint64_t with_share = fixed + fixed / (kCountsShare - 1) + kLine;
     const std::uint64_t for_counts = stride == kLine ? 0 : stride * 2 * ranks * kCountsShare;
     return round_up(std::max(with_share, for_counts), kPage);
 }

@@ -76,11 +76,11 @@ struct RecvLayout {
         Arena arena;
         const std::uint64_t rows = shape.num_rows();
         RecvLayout at{};
-        at.x = arena.take(rows * shape.row_bytes(), kPage);
+        at.x = arena.take(rows * shape.row_bytes(), kLine);
         at.labels = arena.take(rows * Label::bytes(shape), kLine);
         at.scales = arena.take(rows * static_cast<std::uint64_t>(shape.scale_words()) * 4, kLine);
         at.src_info = arena.take(rows * 4, kLine);
-        at.bytes = round_up(arena.used(), kPage);
+        at.bytes = round_up(arena.used(), kLine);
         return at;
     }
 };

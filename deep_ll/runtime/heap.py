@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import mmap
 import secrets
+import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,6 +16,9 @@ from deep_ll.runtime import handover
 
 if TYPE_CHECKING:
     from deep_ll.runtime.group import Group
+
+# Before 3.13 Python keeps a descriptor open for each mapping.
+_UNTRACKED: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ def open_heap(group: Group, num_bytes: int) -> Heap:
 
 
 def _map(fd: int, num_bytes: int, nonce: bytes | None = None) -> torch.Tensor:
-    memory = torch.frombuffer(mmap.mmap(fd, num_bytes), dtype=torch.uint8)
+    memory = torch.frombuffer(mmap.mmap(fd, num_bytes, **_UNTRACKED), dtype=torch.uint8)
     if nonce is not None:
         memory[: len(nonce)] = torch.frombuffer(bytearray(nonce), dtype=torch.uint8)
     return memory

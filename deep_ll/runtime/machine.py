@@ -22,7 +22,7 @@ def cpu_level(name: str) -> str:
     """The kernels to run: those named ("v3", ...), or for "" the best of this machine.
 
     Raises:
-        ArgumentError: it is not built, or this machine cannot run it; the message lists those it can.
+        ArgumentError: not built, or not for this machine; the message lists those it can run.
     """
     levels = _native.levels()
     if not name:

@@ -5,6 +5,7 @@ and quick tests.
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -81,8 +82,9 @@ def run_ranks(
     ]
     for thread in threads:
         thread.start()
+    deadline = time.monotonic() + timeout_s
     for thread in threads:
-        thread.join(timeout_s)
+        thread.join(max(0.0, deadline - time.monotonic()))
     stuck = [thread.name for thread in threads if thread.is_alive()]
     # A broken meeting is what the others see when one rank fails: the cause comes first.
     for rank, error in sorted(

@@ -129,9 +129,11 @@ def copy_with(edits: Iterable[tuple[str, str, str]], folder: Path) -> Path:
     for file, old, new in edits:
         path = csrc / file
         text = path.read_text(encoding="utf-8")
-        found = len(re.findall(re.escape(old), text))
+        # Formatting may change: blanks between words and signs do not count.
+        pattern = r"\s*".join(map(re.escape, re.findall(r"\w+|\S", old)))
+        mutated, found = re.subn(pattern, lambda _: new, text)
         assert found == 1, f"{file} has {old!r} {found} times: the source moved, adapt the mutant"
-        path.write_text(text.replace(old, new), encoding="utf-8")
+        path.write_text(mutated, encoding="utf-8")
     return csrc
 
 

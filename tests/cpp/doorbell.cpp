@@ -1,4 +1,5 @@
-// doorbell.cpp: an arrival is put into each moment between "it is missing" and sleep. None may be slept through.
+// doorbell.cpp: an arrival is put into each moment between "it is missing" and sleep. None may be slept
+// through.
 #include "doorbell.hpp"
 
 #include <cstdint>
@@ -15,7 +16,9 @@ using namespace deep_ll;
 
 enum class Moment { never, while_counting, while_marked_asleep, before_the_kernel };
 
-bool not_interrupted() { return false; }
+bool not_interrupted() {
+    return false;
+}
 
 // Stands in for Arrivals: one word is missing, and comes at `moment`.
 struct Waiting {
@@ -54,8 +57,9 @@ struct Sleeper {
     Doorbell& bell() const { return header->doorbell; }
     bool nap_once(Moment moment, std::int64_t deadline_ns) {
         Waiting waiting{bell(), moment};
-        before_next_sleep([](void* context) { static_cast<Waiting*>(context)->arrive_at(Moment::before_the_kernel); },
-                          &waiting);
+        before_next_sleep(
+            [](void* context) { static_cast<Waiting*>(context)->arrive_at(Moment::before_the_kernel); },
+            &waiting);
         return nap(waiting, peers, {deadline_ns, 0, 0, not_interrupted}, report);
     }
 };
@@ -64,7 +68,8 @@ void arrives_before_sleep(Moment moment) {
     Sleeper sleeper;
     const Naps before = naps();
     if (!sleeper.nap_once(moment, 0)) fail("doorbell: gave up without a deadline");
-    if (naps().timeouts != before.timeouts) fail("doorbell: slept through an arrival at moment %d", static_cast<int>(moment));
+    if (naps().timeouts != before.timeouts)
+        fail("doorbell: slept through an arrival at moment %d", static_cast<int>(moment));
 }
 
 // Two are missing: the first arrival must not wake, the second must.
@@ -86,7 +91,8 @@ void wakes_at_the_last_arrival() {
     sleep(bell, 0, 2, 3'000'000'000, missing, nullptr);
     peer.join();
     if (naps().timeouts != before.timeouts) fail("doorbell: not woken by the last arrival");
-    if (naps().wakes != before.wakes + 1) fail("doorbell: woken %d times", static_cast<int>(naps().wakes - before.wakes));
+    if (naps().wakes != before.wakes + 1)
+        fail("doorbell: woken %d times", static_cast<int>(naps().wakes - before.wakes));
 }
 
 void keeps_the_deadline() {
@@ -94,8 +100,10 @@ void keeps_the_deadline() {
     const std::int64_t start = now_ns(), deadline = start + 30'000'000;
     while (sleeper.nap_once(Moment::never, deadline)) {
     }
-    if (sleeper.report.outcome != WaitOutcome::timeout) fail("doorbell: gave up for another reason than time");
-    if (now_ns() < deadline) fail("doorbell: gave up %lld ns early", static_cast<long long>(deadline - now_ns()));
+    if (sleeper.report.outcome != WaitOutcome::timeout)
+        fail("doorbell: gave up for another reason than time");
+    if (now_ns() < deadline)
+        fail("doorbell: gave up %lld ns early", static_cast<long long>(deadline - now_ns()));
 }
 
 }  // namespace

@@ -71,7 +71,8 @@ int exponent_above(float value) {
     return std::frexp(value, &exponent) == 0.5f ? exponent - 1 : exponent;
 }
 
-void encode_group(const Sizes& sizes, const std::uint16_t* x, int group, std::uint8_t* row, std::uint32_t* scales) {
+void encode_group(
+    const Sizes& sizes, const std::uint16_t* x, int group, std::uint8_t* row, std::uint32_t* scales) {
     float amax = 1e-4f;
     for (int i = 0; i < kGroup; ++i) amax = std::max(amax, std::fabs(float_of(x[i])));
     float inverse = amax / 448.0f, forward = 448.0f / amax;
@@ -106,7 +107,8 @@ Sizes make_sizes(Dice& dice, int ranks) {
     Sizes sizes{};
     sizes.ranks = ranks;
     sizes.experts = ranks * (1 + dice.below(3));
-    sizes.max_tokens = 1 + dice.below(20);  // more than 16 rows an expert: the scales of whole lines are turned
+    sizes.max_tokens =
+        1 + dice.below(20);  // more than 16 rows an expert: the scales of whole lines are turned
     sizes.topk = 1 + dice.below(std::min(sizes.experts, 4));
     sizes.format = static_cast<Format>(dice.below(4));
     const int odd_sizes[] = {72, 128, 200, 384};
@@ -125,7 +127,8 @@ Tokens make_tokens(Dice& dice, const Sizes& sizes) {
         while (static_cast<int>(tokens.experts.size()) < (token + 1) * sizes.topk) {
             const int expert = dice.below(8) == 0 ? -1 : dice.below(sizes.experts);
             const auto begin = tokens.experts.begin() + first;
-            if (expert >= 0 && std::find(begin, tokens.experts.end(), expert) != tokens.experts.end()) continue;
+            if (expert >= 0 && std::find(begin, tokens.experts.end(), expert) != tokens.experts.end())
+                continue;
             tokens.experts.push_back(expert);
             tokens.weights.push_back(float_of(any_bf16(dice.next())) + 0.001f);
         }
@@ -164,7 +167,8 @@ Round make_round(std::uint64_t seed, int ranks) {
 }
 
 std::vector<std::uint16_t> output(const Round& round, const Answer& answer, int expert, Arrival row) {
-    const auto place = static_cast<std::uint64_t>((expert * round.sizes.ranks + row.source) * 4096 + row.token);
+    const auto place =
+        static_cast<std::uint64_t>((expert * round.sizes.ranks + row.source) * 4096 + row.token);
     Dice dice(mix(answer.key, place));
     std::vector<std::uint16_t> values(static_cast<std::size_t>(round.sizes.hidden));
     for (std::uint16_t& value : values) value = any_bf16(dice.next());
@@ -189,7 +193,8 @@ std::vector<std::uint16_t> combined(const Round& round, const Answer& answer, in
         const int token = static_cast<int>(i) / round.sizes.topk;
         const std::vector<std::uint16_t> row = output(round, answer, choices[i], {rank, token});
         float* sum = &sums[static_cast<std::size_t>(token) * hidden];
-        for (std::size_t h = 0; h < hidden; ++h) sum[h] = std::fma(tokens.weights[i], float_of(row[h]), sum[h]);
+        for (std::size_t h = 0; h < hidden; ++h)
+            sum[h] = std::fma(tokens.weights[i], float_of(row[h]), sum[h]);
     }
     std::vector<std::uint16_t> result;
     for (const float sum : sums) result.push_back(bf16_of(sum));

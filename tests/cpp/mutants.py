@@ -22,10 +22,20 @@ class Mutant:
     edits: tuple[tuple[str, str, str], ...]  # file, what is there, what is put instead
     run: str
     equivalent: str = ""  # why nobody can notice it
+    sign: str = r"data race|DEADLYSIGNAL|rank \d|doorbell:|forgotten"  # what the run must say
 
 
 def one(file: str, old: str, new: str, run: str, equivalent: str = "") -> Mutant:
     return Mutant(((file, old, new),), run, equivalent)
+
+
+def told_relaxed(file: str, signal: str, epoch: str, value: str, run: str) -> Mutant:
+    """A signal that orders nothing. This processor keeps the order; only a sanitizer can tell."""
+    old = f"publish(team, args.peers, peer, {signal}, {epoch}, {value});"
+    word = f"std::atomic_ref<std::uint64_t>(args.peers.template at<Signal>(peer, {signal})->word)"
+    store = f"{word}.store(std::uint64_t{{{epoch}}} << 32 | {value}, std::memory_order_relaxed);"
+    bell = "ring(args.peers.template at<HeapHeader>(peer, 0)->doorbell);"
+    return Mutant(((file, old, store + bell),), run, sign="data race")
 
 
 LATE_COUNTS = """
@@ -41,8 +51,24 @@ SLEEP_CHECK = (
 
 MUTANTS = {
     # Order
-    "publish_is_relaxed": one(
-        SIGNAL, "| value, std::memory_order_release", "| value, std::memory_order_relaxed", DEFERRED
+    "counts_are_told_relaxed": told_relaxed(
+        DISPATCH, "desk + offsetof(Desk, counts)", "epoch", "0", DEFERRED
+    ),
+    "rows_are_told_relaxed": told_relaxed(
+        DISPATCH, "desk + offsetof(Desk, rows)", "args.progress->dispatched", "0", DEFERRED
+    ),
+    "pushed_outputs_are_told_relaxed": told_relaxed(
+        COMBINE, "signal", "epoch", "combined_value(args)", "4 2 200 1 rounds"
+    ),
+    "pulled_outputs_are_told_relaxed": told_relaxed(
+        COMBINE, "signal", "epoch", "combined_value(args)", LAZY_PULL
+    ),
+    "consumed_is_told_relaxed": told_relaxed(
+        COMBINE,
+        "args.window.desk(args.shape.rank) + offsetof(Desk, consumed)",
+        "args.progress->consumed",
+        "0",
+        CREDIT,
     ),
     "wait_is_relaxed": one(
         SIGNAL,
@@ -74,7 +100,10 @@ MUTANTS = {
     ),
     # Slots
     "one_slot_of_counts": one(
-        WINDOW, "take(ranks * window.counts_stride, 2, kLine)", "take(ranks * window.counts_stride, 1, kLine)", DEFERRED
+        WINDOW,
+        "take(ranks * window.counts_stride, 2, kLine)",
+        "take(ranks * window.counts_stride, 1, kLine)",
+        DEFERRED,
     ),
     "one_slot_of_rows": one(
         WINDOW, "window.recv = plan.take(slot, 2,", "window.recv = plan.take(slot, 1,", DEFERRED

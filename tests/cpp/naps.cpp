@@ -1,12 +1,12 @@
 // naps.cpp: stands between doorbell.cpp and the kernel.
 #include "naps.hpp"
 
+#include <linux/futex.h>
+#include <sys/syscall.h>
 #include <cerrno>
 #include <cstdarg>
 #include <ctime>
 #include <utility>
-#include <linux/futex.h>
-#include <sys/syscall.h>
 
 #include "symm/doorbell.hpp"
 
@@ -19,9 +19,9 @@ std::atomic<std::uint64_t> sleeps, timeouts, lost, wakes;
 void (*interlude)(void*) = nullptr;
 void* interlude_context = nullptr;
 
-// NOTE [lost wakes]: once the arrival number `wake_at` is counted, either its sender saw the sleeper and will change
-// `ring`, or the sleeper saw the arrival and did not sleep. A sleeper that timed out, though the arrival is there and `ring`
-// stays as it was, was forgotten. That does not depend on how fast anybody is.
+// NOTE [lost wakes]: once the arrival number `wake_at` is counted, either its sender saw the sleeper and will
+// change `ring`, or the sleeper saw the arrival and did not sleep. A sleeper that timed out, though the
+// arrival is there and `ring` stays as it was, was forgotten. That does not depend on how fast anybody is.
 bool was_forgotten(const deep_ll::Doorbell& bell, std::uint32_t seen) {
     if (bell.arrived.load() < bell.wake_at.load()) return false;
     const timespec moment{0, 1'000'000};
@@ -49,7 +49,9 @@ long __wrap_syscall(long number, ...) {
     return result;
 }
 
-Naps naps() { return {sleeps, timeouts, lost, wakes}; }
+Naps naps() {
+    return {sleeps, timeouts, lost, wakes};
+}
 
 void before_next_sleep(void (*run)(void*), void* context) {
     interlude = run;

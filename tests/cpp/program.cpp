@@ -6,10 +6,10 @@
 namespace {
 
 constexpr Scenario kScenarios[] = {
-    {"rounds", 1, 1, false, 0, 0},     // dispatch, receive, combine, receive
-    {"pulled", 1, 2, false, 100, 0},   // outputs are read in place
-    {"deferred", 0, 2, true, 0, 75},   // two rounds in flight, hooks late and in any order
-    {"credit", 3, 6, true, 40, 75},    // combines that no dispatch separates
+    {"rounds", 1, 1, false, 0, 0},       // dispatch, receive, combine, receive
+    {"pulled", 1, 2, false, 100, 0},     // outputs are read in place
+    {"deferred", 0, 2, true, 0, 75},     // two rounds in flight, hooks late and in any order
+    {"credit", 3, 6, true, 40, 75},      // combines that no dispatch separates
     {"lazy_pull", 1, 2, true, 100, 75},  // rows are read late
     {"mixed", 0, 4, true, 50, 50},
 };
@@ -23,7 +23,8 @@ class Steps {
         steps_.push_back(step);
         if (step.kind == Step::Kind::dispatch) receives_.push_back(step.index);
         if (step.kind == Step::Kind::combine) reduces_.push_back(step.index);
-        while (!(receives_.empty() && reduces_.empty()) && !chance(program_.scenario.percent_lazy)) receive_any();
+        while (!(receives_.empty() && reduces_.empty()) && !chance(program_.scenario.percent_lazy))
+            receive_any();
     }
     std::vector<Step> finish() {
         while (!(receives_.empty() && reduces_.empty())) receive_any();
@@ -53,7 +54,9 @@ class Steps {
 
     // What must be received before `step` may be sent: its slot's last use, and the round that it answers.
     void demand(Step step) {
-        const auto round_of = [&](int answer) { return program_.answers[static_cast<std::size_t>(answer)].round; };
+        const auto round_of = [&](int answer) {
+            return program_.answers[static_cast<std::size_t>(answer)].round;
+        };
         if (step.kind == Step::Kind::combine) {
             receive(round_of(step.index));
             while (!reduces_.empty() && reduces_.front() <= step.index - 2) reduce_first();
@@ -82,7 +85,9 @@ const Scenario* find_scenario(const std::string& name) {
 Program make_program(const Scenario& scenario, int num_rounds, std::uint64_t seed) {
     Program program{scenario, {}, {}};
     std::uint64_t drawn = 0;
-    const auto below = [&](int n) { return static_cast<int>(model::mix(seed, ++drawn, 7) % static_cast<unsigned>(n)); };
+    const auto below = [&](int n) {
+        return static_cast<int>(model::mix(seed, ++drawn, 7) % static_cast<unsigned>(n));
+    };
     for (int round = 0; round < num_rounds; ++round) {
         program.sends.push_back({Step::Kind::dispatch, round});
         const int num_answers = scenario.min_answers + below(scenario.max_answers - scenario.min_answers + 1);

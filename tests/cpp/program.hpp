@@ -1,5 +1,5 @@
-// program.hpp: in which order ranks call. What is sent comes in the same order on every rank; when each rank receives is
-// its own affair, within what the library allows.
+// program.hpp: in which order ranks call. What is sent comes in the same order on every rank; when each rank
+// receives is its own affair, within what the library allows.
 #pragma once
 
 #include <string>
@@ -34,5 +34,6 @@ const Scenario* find_scenario(const std::string& name);
 
 Program make_program(const Scenario& scenario, int num_rounds, std::uint64_t seed);
 
-// All steps of one rank: its receives put between the sends, before the library or the program's end demands them.
+// All steps of one rank: its receives put between the sends, before the library or the program's end demands
+// them.
 std::vector<Step> steps_of(const Program& program, int rank, std::uint64_t seed);

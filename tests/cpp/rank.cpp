@@ -11,7 +11,9 @@ const Kernels& kernels();
 DEEP_LL_TIER_END
 
 namespace deep_ll {
-bool python_interrupts() { return false; }
+bool python_interrupts() {
+    return false;
+}
 }  // namespace deep_ll
 
 namespace {
@@ -21,8 +23,13 @@ using namespace deep_ll;
 constexpr std::int64_t kTimeoutNs = 20'000'000'000;
 
 Shape shape_of(const model::Sizes& sizes, int rank) {
-    return {sizes.ranks, rank,       sizes.experts, sizes.max_tokens,
-            sizes.hidden, sizes.topk, static_cast<Format>(sizes.format)};
+    return {sizes.ranks,
+            rank,
+            sizes.experts,
+            sizes.max_tokens,
+            sizes.hidden,
+            sizes.topk,
+            static_cast<Format>(sizes.format)};
 }
 
 template <class T>
@@ -38,26 +45,35 @@ CallOptions options(int index) {
 }  // namespace
 
 Rank::Rank(const World& world, int rank)
-    : world_(world), rank_(rank), exchange_(world.heaps, rank, world.heap_bytes, world.num_teams, true, kernels()) {
-    const_cast<Progress&>(exchange_.progress()) = {world.first_epoch, world.first_epoch, world.first_epoch, world.first_epoch};
+    : world_(world),
+      rank_(rank),
+      exchange_(world.heaps, rank, world.heap_bytes, world.num_teams, true, kernels()) {
+    const_cast<Progress&>(exchange_.progress()) = {world.first_epoch, world.first_epoch, world.first_epoch,
+                                                   world.first_epoch};
 }
 
 void Rank::run(const Step& step) {
     switch (step.kind) {
-        case Step::Kind::dispatch: return dispatch(step.index);
-        case Step::Kind::receive: return receive(step.index);
-        case Step::Kind::combine: return combine(step.index);
-        case Step::Kind::reduce: return reduce(step.index);
+        case Step::Kind::dispatch:
+            return dispatch(step.index);
+        case Step::Kind::receive:
+            return receive(step.index);
+        case Step::Kind::combine:
+            return combine(step.index);
+        case Step::Kind::reduce:
+            return reduce(step.index);
     }
 }
 
 void Rank::must(bool done, const char* what, int index) const {
     if (done) return;
     const WaitReport& report = exchange_.report();
-    fail("rank %d gave up in %s %d, phase %u: %s, expected epoch %u, missing %u ranks (first %u at epoch %u), disagrees with %d",
-         rank_, what, index, static_cast<unsigned>(exchange_.phase()),
-         report.outcome == WaitOutcome::timeout ? "timeout" : "no timeout", report.expected_epoch, report.num_missing,
-         report.missing[0], report.seen_epoch[0], exchange_.disagreement().peer);
+    if (report.outcome == WaitOutcome::done)
+        fail("rank %d, %s %d: rank %d speaks of something else", rank_, what, index,
+             exchange_.disagreement().peer);
+    fail("rank %d, %s %d, phase %u: waited too long for %u ranks to reach epoch %u (rank %u is at %u)", rank_,
+         what, index, static_cast<unsigned>(exchange_.phase()), report.num_missing, report.expected_epoch,
+         report.missing[0], report.seen_epoch[0]);
 }
 
 template <class T>
@@ -79,16 +95,18 @@ void Rank::dispatch(int index) {
     next.recv_count.assign(num_local, -1);
     next.layout_range.assign(num_local * world_.heaps.size(), -1);
     next.stats.assign(num_local, 1000);
-    copy_choices(tokens.experts.data(), false, tokens.count, next.shape, reinterpret_cast<std::int32_t*>(next.ledger.data()),
-                 nullptr);
-    must(exchange_.dispatch_send(next.shape, options(index), address(next.ledger.data()), address(tokens.x.data()), tokens.count,
-                                 address(next.recv_count.data()), address(next.layout_range.data())),
-         "dispatch", index);
+    copy_choices(tokens.experts.data(), false, tokens.count, next.shape,
+                 reinterpret_cast<std::int32_t*>(next.ledger.data()), nullptr);
+    const Batch batch{address(tokens.x.data()), tokens.count, address(next.recv_count.data()),
+                      address(next.layout_range.data())};
+    must(exchange_.dispatch_send(next.shape, options(index), address(next.ledger.data()), batch), "dispatch",
+         index);
 }
 
 void Rank::receive(int index) {
     Held& now = held(index);
-    must(exchange_.dispatch_receive(now.shape, options(0), address(now.ledger.data()), now.epoch, address(now.stats.data())),
+    must(exchange_.dispatch_receive(now.shape, options(0), address(now.ledger.data()), now.epoch,
+                                    address(now.stats.data())),
          "receive", index);
     check_received(now);
 }
@@ -103,8 +121,8 @@ void Rank::check_expert(const Held& now, int local, const std::vector<model::Arr
     const auto count = static_cast<std::int32_t>(rows.size());
     const auto at = static_cast<std::size_t>(local);
     if (now.recv_count[at] != count || now.stats[at] != 1000 + count)
-        fail("rank %d, round %d: local expert %d has %d rows, counted %d, not %d", rank_, now.round, local, now.recv_count[at],
-             now.stats[at] - 1000, count);
+        fail("rank %d, round %d: local expert %d has %d rows, counted %d, not %d", rank_, now.round, local,
+             now.recv_count[at], now.stats[at] - 1000, count);
     std::vector<std::int64_t> layout(world_.heaps.size(), 0);
     for (const model::Arrival& arrival : rows) ++layout[static_cast<std::size_t>(arrival.source)];
     for (std::size_t source = 0, begin = 0; source < layout.size(); ++source) {
@@ -123,7 +141,8 @@ void Rank::check_row(const Held& now, int local, std::uint64_t row, model::Arriv
     const std::uint64_t slot = exchange_.window().recv.slot(now.epoch);
     const std::uint64_t place = now.shape.row_index(local, row), bytes = now.shape.row_bytes();
     const auto token = static_cast<std::size_t>(arrival.token);
-    if (std::memcmp(mine<std::byte>(slot + layout.x + place * bytes), &tokens.rows[token * bytes], bytes) != 0)
+    if (std::memcmp(mine<std::byte>(slot + layout.x + place * bytes), &tokens.rows[token * bytes], bytes) !=
+        0)
         fail("rank %d, round %d: row %zu of local expert %d is not token %d of rank %d", rank_, now.round,
              static_cast<std::size_t>(row), local, arrival.token, arrival.source);
     if (mine<std::int32_t>(slot + layout.src_info)[place] != arrival.token)
@@ -132,7 +151,8 @@ void Rank::check_row(const Held& now, int local, std::uint64_t row, model::Arriv
     const auto* scales = mine<std::uint32_t>(slot + layout.scales) + now.shape.row_index(local, 0) * words;
     for (std::size_t word = 0; word < words; ++word)
         if (scales[word * now.shape.max_rows() + row] != tokens.scales[token * words + word])
-            fail("rank %d, round %d: scale %zu of row %zu", rank_, now.round, word, static_cast<std::size_t>(row));
+            fail("rank %d, round %d: scale %zu of row %zu", rank_, now.round, word,
+                 static_cast<std::size_t>(row));
 }
 
 void Rank::write_outputs(const Held& now, const model::Answer& answer, std::byte* to) const {
@@ -142,7 +162,8 @@ void Rank::write_outputs(const Held& now, const model::Answer& answer, std::byte
         const auto& rows = round.arrivals[static_cast<std::size_t>(expert)];
         for (std::size_t row = 0; row < rows.size(); ++row) {
             const auto values = model::output(round, answer, expert, rows[row]);
-            std::memcpy(to + now.shape.row_index(local, row) * now.shape.bf16_bytes(), values.data(), now.shape.bf16_bytes());
+            std::memcpy(to + now.shape.row_index(local, row) * now.shape.bf16_bytes(), values.data(),
+                        now.shape.bf16_bytes());
         }
     }
 }
@@ -161,9 +182,9 @@ void Rank::combine(int index) {
         x.assign(now.shape.num_rows() * static_cast<std::size_t>(now.shape.hidden), 0x7fc0);
         write_outputs(now, answer, reinterpret_cast<std::byte*>(x.data()));
     }
-    // An empty x is no pulled one.
-    const std::uint64_t from = answer.pulled ? 0 : address(x.data());
-    must(exchange_.combine_send(now.shape, options(index), address(now.ledger.data()), now.epoch, from), "combine", index);
+    must(exchange_.combine_send(now.shape, options(index), address(now.ledger.data()),
+                                {now.epoch, next.epoch, answer.pulled}, address(x.data())),
+         "combine", index);
 }
 
 void Rank::reduce(int index) {
@@ -174,9 +195,11 @@ void Rank::reduce(int index) {
     Sent& sent = sent_[index % 2];
     const auto expected = model::combined(round, answer, rank_);
     std::vector<std::uint16_t> out(expected.size(), 0x7fc0);
-    must(exchange_.combine_receive(now.shape, options(index), address(now.ledger.data()), now.epoch, sent.epoch, answer.pulled,
-                                   address(sent.choices.data()), address(tokens.weights.data()), address(out.data()),
-                                   tokens.count),
+    const Sum sum{address(sent.choices.data()), address(tokens.weights.data()), address(out.data()),
+                  tokens.count};
+    must(exchange_.combine_receive(now.shape, options(index), address(now.ledger.data()),
+                                   {now.epoch, sent.epoch, answer.pulled}, sum),
          "reduce", index);
-    if (out != expected) fail("rank %d: the sums of combine %d (of round %d) are wrong", rank_, index, answer.round);
+    if (out != expected)
+        fail("rank %d: the sums of combine %d (of round %d) are wrong", rank_, index, answer.round);
 }

@@ -1,4 +1,5 @@
-// rank.hpp: one rank as a thread: real kernels over plain memory, and every byte they deliver compared with the model.
+// rank.hpp: one rank as a thread: real kernels over plain memory, and every byte they deliver compared with
+// the model.
 #pragma once
 
 #include <cstddef>

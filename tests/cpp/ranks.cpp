@@ -37,7 +37,8 @@ std::uint64_t heap_bytes_of(const std::vector<model::Round>& rounds) {
     for (const model::Round& round : rounds) {
         const model::Sizes& sizes = round.sizes;
         const auto format = static_cast<deep_ll::Format>(sizes.format);
-        const deep_ll::Shape shape{sizes.ranks, 0, sizes.experts, sizes.max_tokens, sizes.hidden, sizes.topk, format};
+        const deep_ll::Shape shape{sizes.ranks,  0,          sizes.experts, sizes.max_tokens,
+                                   sizes.hidden, sizes.topk, format};
         bytes = std::max(bytes, deep_ll::Window::bytes_for(shape));
     }
     return bytes;
@@ -77,7 +78,8 @@ void run_ranks(const Scenario& scenario, int num_ranks, int num_teams, int num_r
     std::vector<Memory> heaps;
     for (int rank = 0; rank < num_ranks; ++rank) {
         heaps.push_back(make_heap(world.heap_bytes));
-        start_desks(*heaps.back(), deep_ll::Window::carve(world.heap_bytes, num_ranks), num_ranks, first_epoch);
+        start_desks(*heaps.back(), deep_ll::Window::carve(world.heap_bytes, num_ranks), num_ranks,
+                    first_epoch);
         world.heaps.push_back(reinterpret_cast<std::uint64_t>(heaps.back().get()));
     }
     std::vector<std::thread> threads;
@@ -96,10 +98,12 @@ int main(int argc, char** argv) {
     else if (scenario == nullptr)
         fail("there is no scenario %s", name.c_str());
     else
-        run_ranks(*scenario, std::atoi(argv[1]), std::atoi(argv[2]), std::atoi(argv[3]), std::strtoull(argv[4], nullptr, 10));
+        run_ranks(*scenario, std::atoi(argv[1]), std::atoi(argv[2]), std::atoi(argv[3]),
+                  std::strtoull(argv[4], nullptr, 10));
     const Naps seen = naps();
-    std::printf("right; %llu sleeps, %llu timed out, %llu wakes\n", static_cast<unsigned long long>(seen.sleeps),
-                static_cast<unsigned long long>(seen.timeouts), static_cast<unsigned long long>(seen.wakes));
+    std::printf("right; %llu sleeps, %llu timed out, %llu wakes\n",
+                static_cast<unsigned long long>(seen.sleeps), static_cast<unsigned long long>(seen.timeouts),
+                static_cast<unsigned long long>(seen.wakes));
     if (seen.lost != 0) fail("%llu sleepers were forgotten", static_cast<unsigned long long>(seen.lost));
     return 0;
 }

@@ -1,0 +1,98 @@
+"""The kernels between ranks that are threads, under sanitizers; and faults that must not go unnoticed.
+
+cpp/ranks.cpp runs random programs of calls and compares every byte. docs/memory_model.md says what the
+faults of cpp/mutants.py have shown.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from cpp import builds
+from cpp.builds import Build, Result
+from cpp.mutants import MUTANTS, Mutant
+
+# Ranks, teams, rounds, scenario.
+RUNS = [
+    "3 1 60 rounds",
+    "4 2 60 pulled",
+    "4 1 60 deferred",
+    "3 2 30 credit",
+    "4 3 60 lazy_pull",
+    "5 2 60 mixed",
+    "2 2 60 mixed",
+    "1 2 60 mixed",
+]
+SEEDS = (1, 2)  # odd ones go across the end of the epochs
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Build]:
+    """Gives the program for a sanitizer, built when it is first asked for."""
+    built: dict[str, Build] = {}
+
+    def get(sanitizer: str) -> Build:
+        if sanitizer not in built:
+            folder = tmp_path_factory.mktemp(sanitizer)
+            problem = builds.why_not(sanitizer, folder)
+            if problem is not None:
+                pytest.skip(problem)
+            built[sanitizer] = Build(sanitizer, folder / "build").make(builds.JOBS)
+        return built[sanitizer]
+
+    return get
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("sanitizer", builds.SANITIZERS)
+def test_random_programs(program: Callable[[str], Build], sanitizer: str, run: str) -> None:
+    sizes, scenario = run.rsplit(" ", 1)
+    for seed in SEEDS:
+        result = program(sanitizer).run(f"{sizes} {seed} {scenario}", timeout_s=60)
+        assert result.code == 0, result.text
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("sanitizer", builds.SANITIZERS)
+def test_sleeping_and_waking(program: Callable[[str], Build], sanitizer: str) -> None:
+    result = program(sanitizer).run("1 1 1 1 doorbell", timeout_s=30)
+    assert result.code == 0, result.text
+
+
+def judge(mutant: Mutant, base: Build, folder: Path) -> Result:
+    csrc = builds.copy_with(mutant.edits, folder)
+    changed = {file for file, _, _ in mutant.edits}
+    mutated = Build("thread", folder / "build", csrc).make(1, base, changed)
+    return mutated.run(mutant.run, timeout_s=60)
+
+
+@pytest.fixture(scope="module")
+def verdicts(
+    request: pytest.FixtureRequest,
+    program: Callable[[str], Build],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[dict[str, Future[Result]]]:
+    """What became of each mutant that was selected; they are built and run side by side."""
+    base = program("thread")
+    calls = [getattr(item, "callspec", None) for item in request.session.items]
+    chosen = [call.params["mutant"] for call in calls if call and "mutant" in call.params]
+    with ThreadPoolExecutor(builds.JOBS) as workers:
+        yield {
+            name: workers.submit(judge, MUTANTS[name], base, tmp_path_factory.mktemp(name))
+            for name in chosen
+        }
+        workers.shutdown(cancel_futures=True)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_fault_is_noticed(verdicts: dict[str, Future[Result]], mutant: str) -> None:
+    fault, result = MUTANTS[mutant], verdicts[mutant].result()
+    if fault.equivalent:
+        assert result.code == 0, f"it is not true that {fault.equivalent}: {result.text}"
+    else:
+        assert result.code > 0, f"unnoticed: {result.text}"
+        assert re.search(fault.sign, result.text), result.text
