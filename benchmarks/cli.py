@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks import plot, table
@@ -62,6 +63,15 @@ def complaint(args: argparse.Namespace) -> str | None:
         return f"--iters {args.iters}: from 1 to {MAX_ITERS}"
     if args.num_rounds < 1:
         return f"--num-rounds {args.num_rounds}: at least 1"
+    for path in (args.json, args.plot):
+        if path is not None and not path.absolute().parent.is_dir():
+            return f"{path}: there is no folder {path.absolute().parent}"
+    if args.plot is not None and find_spec("matplotlib") is None:
+        return "--plot needs matplotlib: pip install matplotlib"
+    return _complaint_about_peers(args)
+
+
+def _complaint_about_peers(args: argparse.Namespace) -> str | None:
     for name in _names(args.peers):
         if name not in PEERS:
             return f"--peers {name}: known are {', '.join(PEERS)}"
@@ -83,27 +93,38 @@ def main() -> int:
     problem = complaint(args)
     if problem is not None:
         arguments.error(problem)  # exits with 2
-    progress = Progress()
+    peers, progress = peers_of(args), Progress()
     rows: list[Row] = []
+    notes = [] if args.peers is not None or "mpi" in peers else ["MPI is not installed"]
+    code = 0
     try:
-        return run(args, progress, rows)
+        plan = Plan(_names_of(args, peers), args.iters, args.num_rounds, args.seed)
+        run(args, plan, progress, rows, notes)
     except (RankError, FloorError) as error:
-        progress.done()
-        print(f"failed: {error}", file=sys.stderr)
-        return FAILED
+        notes.append(f"failed, so this is not all: {error}")
+        code = FAILED
     except KeyboardInterrupt:
-        progress.done()
-        return INTERRUPTED
+        notes.append("interrupted, so this is not all")
+        code = INTERRUPTED
+    progress.done()
+    if rows:
+        print(table.render(rows, peers, notes))
+    elif code:
+        print(notes[-1], file=sys.stderr)
+    return code
 
 
-def run(args: argparse.Namespace, progress: Progress, rows: list[Row]) -> int:
-    peers = peers_of(args)
+def run(
+    args: argparse.Namespace,
+    plan: Plan,
+    progress: Progress,
+    rows: list[Row],
+    notes: list[str],
+) -> None:
+    """Measures, and appends to `rows` and `notes` what is there so far."""
     if args.floor:
         progress.say("building the floor")
         build()
-    names = [PRODUCT, *(["floor"] if args.floor else []), *peers]
-    plan = Plan(names, args.iters, args.num_rounds, args.seed)
-    notes = [] if args.peers is not None or "mpi" in peers else ["MPI is not installed"]
     for ep in args.ep:
         shape = Shape(ep, args.tokens, args.hidden, args.topk, args.experts, args.dtype)
         measurement = measure(shape, plan, progress)
@@ -113,12 +134,12 @@ def run(args: argparse.Namespace, progress: Progress, rows: list[Row]) -> int:
             common = provenance(measurement.floor_kernels)
             text = json.dumps([row.as_json(common) for row in rows], indent=1)
             args.json.write_text(text + "\n")
-    if args.plot is not None:
-        progress.say("drawing")
-        plot.save(rows, args.plot)
-    progress.done()
-    print(table.render(rows, peers, notes))
-    return 0
+        if args.plot is not None:
+            plot.save(rows, args.plot)
+
+
+def _names_of(args: argparse.Namespace, peers: list[str]) -> list[str]:
+    return [PRODUCT, *(["floor"] if args.floor else []), *peers]
 
 
 def _names(peers: str | None) -> list[str]:

@@ -6,75 +6,24 @@
 //   ./floor [--ep N] [--tokens N] [--hidden N] [--topk N] [--experts N] [--dtype fp8|bf16] [--routing FD]
 //
 // It reads commands from its standard input: `run N` makes it time N rounds of every operation, once with
-// plain and once with streaming stores, and print one line of JSON with the wall times in milliseconds: the
-// end of the last process less the start of the first, after a barrier. It ends with its input.
+// plain and once with streaming stores (`run N plain` and `run N stream`: only so), and print one line of
+// JSON with the wall times in milliseconds: the end of the last process less the start of the first, after a
+// barrier. It ends with its input.
 #include <pthread.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <iostream>
 #include <map>
+#include <sstream>
 #include <string>
 
+#include "floor_control.hpp"
 #include "floor_rank.hpp"
 
 namespace {
-
-constexpr int kMaxRounds = 4096;
-constexpr const char* kOps[] = {"dispatch", "combine", "combine_zero_copy", "pair"};
-constexpr int kNumOps = 4;
-constexpr const char* kStores[] = {"plain", "stream"};
-
-struct Stamp {
-    double begin, end;
-};
-
-struct Control {
-    pthread_barrier_t ranks;     // before each operation
-    pthread_barrier_t everyone;  // before and after each command
-    int num_rounds;
-};
-
-struct Shared {
-    Control* control = shared_array<Control>(1);
-    Stamp* stamps;
-    int num_ranks;
-
-    explicit Shared(int ranks)
-        : stamps(shared_array<Stamp>(static_cast<size_t>(ranks) * kMaxRounds * 2 * kNumOps)),
-          num_ranks(ranks) {
-        init(control->ranks, ranks);
-        init(control->everyone, ranks + 1);
-    }
-    Stamp& stamp(int rank, int round, int stream, int op) const {
-        return stamps[((static_cast<size_t>(rank) * kMaxRounds + round) * 2 + stream) * kNumOps + op];
-    }
-
-   private:
-    static void init(pthread_barrier_t& barrier, int count) {
-        pthread_barrierattr_t attributes;
-        pthread_barrierattr_init(&attributes);
-        pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
-        pthread_barrier_init(&barrier, &attributes, static_cast<unsigned>(count));
-    }
-};
-
-double now() {
-    timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
-}
-
-template <typename Operation>
-void timed(const Shared& shared, Stamp& stamp, Operation operation) {
-    pthread_barrier_wait(&shared.control->ranks);
-    stamp.begin = now();
-    operation();
-    stamp.end = now();
-}
 
 template <bool kStream>
 void run_round(const Shared& shared, Rank& rank, int rank_idx, int round) {
@@ -107,33 +56,29 @@ void run_round(const Shared& shared, Rank& rank, int rank_idx, int round) {
     for (;;) {
         pthread_barrier_wait(&shared.control->everyone);
         for (int round = 0; round < shared.control->num_rounds; ++round) {
-            run_round<false>(shared, rank, rank_idx, round);
-            run_round<true>(shared, rank, rank_idx, round);
+            if (shared.control->with[0]) run_round<false>(shared, rank, rank_idx, round);
+            if (shared.control->with[1]) run_round<true>(shared, rank, rank_idx, round);
         }
         pthread_barrier_wait(&shared.control->everyone);
     }
 }
 
-double wall_ms(const Shared& shared, int round, int stream, int op) {
-    double begin = 1e300, end = 0;
-    for (int rank = 0; rank < shared.num_ranks; ++rank) {
-        begin = std::min(begin, shared.stamp(rank, round, stream, op).begin);
-        end = std::max(end, shared.stamp(rank, round, stream, op).end);
+void print_walls(const Shared& shared, int stream, int op) {
+    std::printf("\"%s\": [", kStores[stream]);
+    for (int round = 0; round < shared.control->num_rounds; ++round) {
+        std::printf("%s%.5f", round ? ", " : "", wall_ms(shared, round, stream, op));
     }
-    return (end - begin) * 1e3;
+    std::printf("]");
 }
 
 void print_results(const Shared& shared) {
+    const bool* with = shared.control->with;
     std::printf("{");
     for (int op = 0; op < kNumOps; ++op) {
         std::printf("%s\"%s\": {", op ? ", " : "", kOps[op]);
-        for (int stream = 0; stream < 2; ++stream) {
-            std::printf("%s\"%s\": [", stream ? ", " : "", kStores[stream]);
-            for (int round = 0; round < shared.control->num_rounds; ++round) {
-                std::printf("%s%.5f", round ? ", " : "", wall_ms(shared, round, stream, op));
-            }
-            std::printf("]");
-        }
+        if (with[0]) print_walls(shared, 0, op);
+        if (with[0] && with[1]) std::printf(", ");
+        if (with[1]) print_walls(shared, 1, op);
         std::printf("}");
     }
     std::printf("}\n");
@@ -202,16 +147,24 @@ void on_child_end(int) {
     _exit(3);
 }
 
+bool understand(const std::string& line, Control& control) {
+    std::istringstream words(line);
+    std::string verb, store;
+    words >> verb >> control.num_rounds >> store;
+    control.with[0] = store != "stream";
+    control.with[1] = store != "plain";
+    const bool known = store.empty() || store == "plain" || store == "stream";
+    return verb == "run" && known && control.num_rounds >= 1 && control.num_rounds <= kMaxRounds;
+}
+
 bool serve(const Shared& shared) {
     std::string line;
     while (std::getline(std::cin, line)) {
-        const int rounds = line.starts_with("run ") ? std::atoi(line.c_str() + 4) : 0;
-        if (rounds < 1 || rounds > kMaxRounds) {
-            std::fprintf(stderr, "floor: expected `run N`, N from 1 to %d, not: %s\n", kMaxRounds,
+        if (!understand(line, *shared.control)) {
+            std::fprintf(stderr, "floor: expected `run N [plain|stream]`, N up to %d, not: %s\n", kMaxRounds,
                          line.c_str());
             return false;
         }
-        shared.control->num_rounds = rounds;
         pthread_barrier_wait(&shared.control->everyone);
         pthread_barrier_wait(&shared.control->everyone);
         print_results(shared);

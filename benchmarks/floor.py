@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shlex
+import statistics
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ BUILD = HERE.parent / "build" / "benchmarks"
 # Contraction would fuse the cast's product and sum: other bits than the library's.
 FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-std=c++20", "-pthread")
 STOP_TIMEOUT_S = 10.0
+CLEARLY, HARDLY = 1.15, 1.03  # slower by this
 
 
 Walls = dict[str, dict[str, list[float]]]  # milliseconds by operation and kind of store
@@ -88,13 +90,16 @@ class Floor:
             start_new_session=True,  # so that an interrupt reaches the harness alone
         )
         self.kernels: str = self._answer()["kernels"]
+        self._store = ""  # both kinds
 
     def run(self, num_iters: int) -> Walls:
         """Wall times, as contestants.Ranks.run gives them, of both kinds of stores."""
         assert self._process.stdin is not None
-        self._process.stdin.write(f"run {num_iters}\n")
+        self._process.stdin.write(f"run {num_iters} {self._store}\n")
         self._process.stdin.flush()
         walls: Walls = self._answer()
+        if not self._store:
+            self._store = _clear_winner(walls)
         return walls
 
     def close(self) -> None:
@@ -113,3 +118,15 @@ class Floor:
             message = self._process.stderr.read().strip()
             raise FloorError(f"the floor ended with {self._process.wait()}: {message}")
         return json.loads(line)
+
+
+def _clear_winner(walls: Walls) -> str:
+    """The kind of store that is clearly better for the pair and nowhere worse, or nothing."""
+    for store, other in (("plain", "stream"), ("stream", "plain")):
+        slower = {
+            op: statistics.median(times[other]) / statistics.median(times[store])
+            for op, times in walls.items()
+        }
+        if slower["pair"] > CLEARLY and min(slower.values()) > 1 / HARDLY:
+            return store
+    return ""

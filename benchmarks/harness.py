@@ -16,7 +16,7 @@ from benchmarks.peers.mpi_launch import MpiLaunchError
 from benchmarks.progress import Progress
 from benchmarks.workload import Inputs, Shape
 
-WARM_UP_ITERS = 3
+WARM_UP_ITERS = 2
 MIN_PEER_ITERS = 3
 PEER_SECONDS = 12.0  # for all iterations of a peer: those with many ranks take seconds each
 

@@ -54,6 +54,9 @@ _clock: Clock | None = None
 def start(group: dist.ProcessGroup, kind: str, job: Job, *args: object) -> None:
     """Makes this rank's contestant; `kind` names it: module:class."""
     global _contestant, _clock
+    # A collection touches all that the fork server loaded: its pages would be copied to every rank.
+    gc.freeze()
+    gc.disable()
     module, name = kind.split(":")
     _clock = Clock(job, group.rank())
     _contestant = getattr(importlib.import_module(module), name)(group, job, *args)
@@ -71,11 +74,8 @@ def run(group: dist.ProcessGroup, num_iters: int) -> None:
     assert _clock is not None
     if not 1 <= num_iters <= MAX_ITERS:
         raise ValueError(f"{num_iters} iterations: at most {MAX_ITERS} at once")
-    gc.collect()
-    gc.disable()
     for _clock.iteration in range(num_iters):
         _contestant.iterate(_clock)
-    gc.enable()
 
 
 def stop(group: dist.ProcessGroup) -> None:
@@ -84,4 +84,3 @@ def stop(group: dist.ProcessGroup) -> None:
     if _contestant is not None:
         _contestant.close()
     _contestant = _clock = None
-    gc.collect()

@@ -243,6 +243,9 @@ class Buffer:
     def get_next_low_latency_combine_buffer(self, handle: Handle) -> torch.Tensor:
         """Where the experts write for the next combine with `zero_copy=True`.
 
+        Returns at once if this rank knows from the last dispatch that all peers have read what an
+        earlier combine left there; else it waits until they say so in their next call.
+
         Returns:
             bfloat16 [E_local, R*M, hidden], a view of the heap; contiguous. It belongs to the next
             combine alone.

@@ -16,6 +16,8 @@ from deep_ll.rounds import NUM_SLOTS, Pending, Round
 from deep_ll.runtime import machine
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from deep_ll._native import Answer, CallOptions, Shape
     from deep_ll.env import Settings
     from deep_ll.runtime.heap import Heap
@@ -89,7 +91,7 @@ class Session:
         self.broken: str | None = None
         self._slots = [_Slot(_empty(torch.uint8), _empty(torch.int32)) for _ in range(NUM_SLOTS)]
         self._asynchronous: list[Pending] = []
-        self._taken: int | None = None  # the combine whose buffer was taken
+        self._taken: tuple[int, Round] | None = None  # the combine whose buffer was taken
         timeout_ns = round(timeout_s * _NS)
         self._options = {
             (streaming, small): _native.CallOptions(timeout_ns, streaming, small)
@@ -115,17 +117,17 @@ class Session:
             topk_idx.data_ptr(), wide, num_tokens, shape, ledger.data_ptr(), 0
         )
         if bad is not None:
-            slot.round = None  # its ledger is gone
             checks.choices(bad, shape, epoch)
         self.finish_asynchronous()
         count = torch.empty(shape.num_local, dtype=torch.int32)
         layout = torch.empty((shape.num_local, self.size), dtype=torch.int64)
-        slot.round = this = Round(self._identity, epoch, kind, ledger, num_tokens)
+        this = Round(self._identity, epoch, kind, ledger, num_tokens)
         batch = _native.Batch(x.data_ptr(), num_tokens, count.data_ptr(), layout.data_ptr())
         how = self._how_rows(this, shape.row_bytes)
-        if not self.exchange.dispatch_send(shape, how, ledger.data_ptr(), batch):
-            slot.round = None
+        slot.round = None  # until it is sent
+        if not self._run(self.exchange.dispatch_send, shape, how, ledger.data_ptr(), batch):
             self._fail(f"dispatch #{epoch}", _greeting(shape))
+        slot.round = this
         views = kind.recv[epoch % NUM_SLOTS]
         sizes = kind.sizes
         fields = HandleFields(
@@ -140,7 +142,8 @@ class Session:
         how = self._how_rows(this, shape.row_bytes)
         counters = 0 if stats is None else stats.data_ptr()
         ledger = this.ledger.data_ptr()
-        if not self.exchange.dispatch_receive(shape, how, ledger, this.epoch, counters):
+        receive = self.exchange.dispatch_receive
+        if not self._run(receive, shape, how, ledger, this.epoch, counters):
             self._fail(f"dispatch #{this.epoch}", _greeting(shape))
 
     def _ledger(self, slot: _Slot, shape: Shape) -> torch.Tensor:
@@ -178,9 +181,10 @@ class Session:
     def take_combine_buffer(self, this: Round) -> torch.Tensor:
         """The memory of the next combine, once no peer reads its earlier content any more."""
         epoch = self._next_combine()
-        if not self.exchange.await_credit(this.kind.shape, self._options[False, True]):
+        how = self._options[False, True]
+        if not self._run(self.exchange.await_credit, this.kind.shape, how):
             self._fail(f"get_next_low_latency_combine_buffer (for combine #{epoch})", ())
-        self._taken = epoch
+        self._taken = epoch, this
         return this.kind.combine[epoch % NUM_SLOTS]
 
     def combine(
@@ -195,18 +199,15 @@ class Session:
         adds up into `out`."""
         shape = this.kind.shape
         epoch = self._next_combine()
-        if x is None and self._taken != epoch:
-            raise OrderError(
-                "zero_copy=True, but the buffer of this combine was not taken: write the outputs "
-                "into get_next_low_latency_combine_buffer(handle) first"
-            )
+        self._check_taken(this, epoch, zero_copy=x is None)
         choices = self._copy_choices(this, self._slots[epoch % NUM_SLOTS], topk_idx)
         self.finish_asynchronous()
         how = self._how_rows(this, 2 * shape.hidden)
         answer = _native.Answer(this.epoch, epoch, x is None)
         gathering = _Gathering(this, epoch, how, answer, x is None, choices, topk_weights, out)
         address = 0 if x is None else x.data_ptr()
-        if not self.exchange.combine_send(shape, how, this.ledger.data_ptr(), answer, address):
+        send = self.exchange.combine_send
+        if not self._run(send, shape, how, this.ledger.data_ptr(), answer, address):
             self._fail(f"combine #{epoch}", _word(this, pulled=x is None))
         earlier = self._slots[(epoch - 1) % NUM_SLOTS].combine
         pending = Pending("combine", epoch, lambda: self._gather(gathering), earlier)
@@ -226,6 +227,18 @@ class Session:
             )
         return epoch
 
+    def _check_taken(self, this: Round, epoch: int, zero_copy: bool) -> None:
+        if zero_copy and (self._taken is None or self._taken[0] != epoch):
+            raise OrderError(
+                "zero_copy=True, but the buffer of this combine was not taken: write the outputs "
+                "into get_next_low_latency_combine_buffer(handle) first"
+            )
+        if not zero_copy and self._taken == (epoch, this):
+            raise OrderError(
+                "the buffer of this combine was taken, peers would write over the outputs in it: "
+                "pass zero_copy=True"
+            )
+
     def _copy_choices(self, this: Round, slot: _Slot, topk_idx: torch.Tensor) -> torch.Tensor:
         shape = this.kind.shape
         if slot.choices.numel() < topk_idx.numel():
@@ -244,7 +257,8 @@ class Session:
             g.choices.data_ptr(), g.weights.data_ptr(), g.out.data_ptr(), this.num_tokens
         )
         ledger = this.ledger.data_ptr()
-        if not self.exchange.combine_receive(this.kind.shape, g.how, ledger, g.answer, total):
+        receive = self.exchange.combine_receive
+        if not self._run(receive, this.kind.shape, g.how, ledger, g.answer, total):
             self._fail(f"combine #{g.epoch}", _word(this, g.pulled))
 
     def _how_rows(self, this: Round, row_bytes: int) -> CallOptions:
@@ -278,6 +292,14 @@ class Session:
             raise OrderError(
                 f"this buffer cannot be used any more, destroy it and make another: {self.broken}"
             )
+
+    def _run(self, call: Callable[..., bool], *args: object) -> bool:
+        """A native call. If an exception ends it (Ctrl-C), peers wait for what will not come."""
+        try:
+            return call(*args)
+        except BaseException as error:
+            self.broken = f"rank {self.rank}: a call was ended by {type(error).__name__}"
+            raise
 
     def _fail(self, name: str, ours: tuple[int, ...]) -> None:
         error = failures.why(self.exchange, self.rank, name, self.timeout_s, ours)

@@ -4,7 +4,9 @@ import gc
 import os
 import random
 import signal
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +92,37 @@ def slow_peer(group: Any, delay_s: float) -> float:
             time.sleep(delay_s)
         round_trip(buf, SMALL, 1)
         return time.process_time() - used
+
+
+def interrupt(group: Any, moment: str) -> tuple[str, float, str]:
+    """Rank 0 gets Ctrl-C while it waits for the others; what then, after how long, and afterwards.
+
+    The others make one call more, with hooks: they must not take rank 0's next rows for the ones
+    that it never sent.
+    """
+    buf = make_buffer(group, SMALL, timeout_s=3)
+    round_trip(buf, SMALL, 0)
+    batch = Batch(buf, SMALL, 1)
+    if moment == "combine":
+        batch.dispatch()
+        batch.receive()
+    if buf.rank != 0:
+        time.sleep(1.5)
+        return outcome(getattr(batch, moment))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the pool's ranks ignore it
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    start = time.monotonic()
+    what, _, _ = outcome(getattr(batch, moment))
+    took_s = time.monotonic() - start
+    return what, took_s, outcome(batch.dispatch)[2]
+
+
+def outcome(call: Callable[[], None]) -> tuple[str, float, str]:
+    try:
+        call()
+    except (KeyboardInterrupt, deep_ll.DeepLLError) as error:
+        return type(error).__name__, 0.0, str(error)
+    return "nothing raised", 0.0, ""
 
 
 def late_then_timeout(group: Any) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from bad_calls import CASE, COMBINE, DISPATCH, Bad, Scene, bf16
+from bad_calls import CASE, COMBINE, DISPATCH, Bad, Scene, bf16, choices
 from cases import Case
 from exchange import make_buffer, padded, round_trip
 
@@ -295,3 +295,37 @@ def rank_padding_is_not_read(group):
 
 def test_rows_without_tokens_are_not_read():
     run_ranks(2, rank_padding_is_not_read, timeout_s=TIMEOUT_S)
+
+
+def push_after_take(group):
+    """Rows that come back would land on the outputs which the caller just wrote."""
+    scene = Scene(group)
+    taken = scene.buf.get_next_low_latency_combine_buffer(scene.handle)
+    taken.copy_(padded(CASE, scene.outputs[scene.buf.rank]))
+    refused(lambda: scene.combine(x=taken), deep_ll.OrderError, ("taken", "zero_copy=True"))
+    combined, _, _ = scene.combine(x=taken, zero_copy=True)
+    args = (scene.outputs, scene.received, scene.mine.topk_idx, scene.mine.topk_weights)
+    assert_same_bits(combined, reference.combine(scene.buf.rank, *args), "combined")
+    finish_well(scene)
+
+
+def test_push_after_the_combine_buffer_was_taken():
+    run_ranks(2, push_after_take, timeout_s=TIMEOUT_S)
+
+
+def refused_dispatch_keeps_handles(group):
+    scene = Scene(group)
+    first, want = scene.handle, scene.combine()[0].clone()
+    *_, scene.handle, _, _ = scene.dispatch()
+    scene.combine()
+    if scene.buf.rank == 0:
+        wrong = choices([0, 1], [2, 2], [1, 3])
+        refused(lambda: scene.dispatch(topk_idx=wrong), deep_ll.ArgumentError, ("2", "once"))
+    again, _, _ = scene.combine(handle=first)
+    assert_same_bits(again, want, "combined")
+    del first
+    finish_well(scene)
+
+
+def test_a_refused_dispatch_keeps_older_handles():
+    run_ranks(2, refused_dispatch_keeps_handles, timeout_s=TIMEOUT_S)

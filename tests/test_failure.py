@@ -39,6 +39,20 @@ def test_kill_while_others_wait(moment: str, phase: str, victim: int) -> None:
         assert told["alone"]
 
 
+@pytest.mark.parametrize("moment", ["dispatch", "combine"])
+def test_interrupt_while_waiting(moment: str) -> None:
+    with RankPool(3) as pool:
+        first, *others = pool.run(accidents.interrupt, moment, timeout_s=30)
+    what, took_s, afterwards = first
+    assert what == "KeyboardInterrupt"
+    assert took_s < 1.2, took_s
+    assert "destroy" in afterwards
+    assert "KeyboardInterrupt" in afterwards
+    # A combine's rows were all sent before rank 0 began to wait; a dispatch's never were.
+    expected = "PeerTimeout" if moment == "dispatch" else "nothing raised"
+    assert [result[0] for result in others] == [expected] * 2
+
+
 def test_late_rank_counts_as_missing(pools: Callable[[int], RankPool]) -> None:
     first, *others = pools(3).run(accidents.late_then_timeout)
     assert first == ""

@@ -1,7 +1,7 @@
-"""The kernels between ranks that are threads, under sanitizers; and faults that must not go unnoticed.
+"""The kernels between ranks that are threads, under sanitizers; and faults that must be noticed.
 
-cpp/ranks.cpp runs random programs of calls and compares every byte. docs/memory_model.md says what the
-faults of cpp/mutants.py have shown.
+cpp/ranks.cpp runs random programs of calls and compares every byte. docs/memory_model.md says what
+the faults of cpp/mutants.py have shown.
 """
 
 import re
@@ -27,6 +27,8 @@ RUNS = [
 ]
 SEEDS = (1, 2)  # odd ones go across the end of the epochs
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Build]:
@@ -45,7 +47,6 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Build]:
     return get
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("run", RUNS)
 @pytest.mark.parametrize("sanitizer", builds.SANITIZERS)
 def test_random_programs(program: Callable[[str], Build], sanitizer: str, run: str) -> None:
@@ -55,7 +56,6 @@ def test_random_programs(program: Callable[[str], Build], sanitizer: str, run: s
         assert result.code == 0, result.text
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("sanitizer", builds.SANITIZERS)
 def test_sleeping_and_waking(program: Callable[[str], Build], sanitizer: str) -> None:
     result = program(sanitizer).run("1 1 1 1 doorbell", timeout_s=30)
@@ -87,7 +87,6 @@ def verdicts(
         workers.shutdown(cancel_futures=True)
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_fault_is_noticed(verdicts: dict[str, Future[Result]], mutant: str) -> None:
     fault, result = MUTANTS[mutant], verdicts[mutant].result()

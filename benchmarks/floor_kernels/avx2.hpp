@@ -1,17 +1,19 @@
 // The floor's kernels with AVX2 and FMA.
 //
-// What was tried, on 2 cores of a Zen 3, one process a core, 1024 tokens of 7168 x 8 rows (ms; rows in
-// DRAM; the store of 8 rows alone takes 2.35):
-//   cast        one pass per group 0.24 per 128 tokens, two passes (all maxima first, so that the
-//               divisions are vectors and off the critical path) 0.21, with the adder doing the
-//               rounding (portable.hpp) instead of integer shifts 0.18
-//   dispatch    cast a row, then copy it 8 times 2.9; prefetching the next x row meanwhile 2.7; cast 512
-//               bytes at a time and store those to all 8 rows (the write-combining buffers drain while the
-//               next block is computed) 2.55; the same + prefetch of the next row: least, 2.5 to 1.5;
-//               blocks of 128 and 1792 bytes are slower; clzero before plain stores 100
-//   copy        streaming 5.4, + prefetch 512 ahead 5.3, memcpy, rep movsb and plain 8.3 to 8.7
-//   reduce      all rows side by side, 64 bytes each: 3.6, + prefetch 128 ahead 3.5; 128 bytes 3.6; row after
-//               row into sums kept in L1 4.6 to 7; plain stores of the result 3.9
+// What was tried on 2 cores of a Zen 3, one process a core, 1024 tokens of 7168 to 8 rows each, rows in DRAM
+// (ms; the stores of dispatch alone take 2.35):
+//   cast        one pass a group 0.24 per 128 tokens; two passes (all maxima first: the divisions become
+//               vectors and leave the critical path) 0.21; the adder does the rounding (portable.hpp) instead
+//               of integer shifts 0.18
+//   dispatch    cast a row, then copy it 8 times 2.9; prefetching the next row of x meanwhile 2.7; cast 512
+//               bytes and store those to all 8 rows before the next 512, so that the write-combining buffers
+//               drain while the core computes, 2.55; both 2.5 at most, 1.5 in the best moment. Within this
+//               program, EP8: 2.8 against 3.2 to 3.6. Blocks of 128 and 1792 bytes are slower, clzero before
+//               plain stores takes 100.
+//   copy        streaming 5.4; prefetch 512 ahead 5.3, other distances and hints no better; memcpy, rep movsb
+//               and plain 8.3 to 8.7. A source that is not aligned to 32 bytes costs 13 % at EP2.
+//   reduce      all rows side by side, a line each: 3.6; prefetch 128 ahead 3.5, further ahead 3.6 to 4; two
+//               lines each 3.6; row after row into sums kept in L1 4.6 to 7; plain stores of the result 3.9
 #pragma once
 #include <immintrin.h>
 

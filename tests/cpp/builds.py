@@ -22,7 +22,8 @@ HAS_V3 = platform.machine() == "x86_64" and {"avx2", "bmi2", "fma"} <= set(
     Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
 )
 SANITIZERS = {
-    # NOTE [builtins]: GCC expands a memcpy of a fixed size without telling the sanitizer; as a call it is seen.
+    # NOTE [builtins]: GCC expands a memcpy of a fixed size without telling the sanitizer; as a
+    # call it is seen.
     "thread": ["-fsanitize=thread", "-fno-builtin", "-Wno-tsan"],
     "address": [
         "-fsanitize=address,undefined",
@@ -39,7 +40,7 @@ OPTIONS = {
 
 @dataclass(frozen=True)
 class Result:
-    code: int  # None of the program's own: it did not end in time
+    code: int  # -1: it did not end in time
     text: str
 
 
@@ -54,7 +55,7 @@ def units(csrc: Path) -> list[Path]:
 
 
 class Build:
-    """A program, in a folder of its own. `base`: take over the objects that do not depend on `changed` files."""
+    """A program, in a folder of its own."""
 
     def __init__(self, sanitizer: str, folder: Path, csrc: Path = CSRC) -> None:
         self.flags = SANITIZERS[sanitizer]
@@ -63,6 +64,7 @@ class Build:
         folder.mkdir(parents=True, exist_ok=True)
 
     def make(self, jobs: int, base: "Build | None" = None, changed: Iterable[str] = ()) -> "Build":
+        """Compiles and links; what does not depend on the `changed` files is taken from `base`."""
         objects, stale = [], []
         for unit in units(self.csrc):
             name = f"{unit.parent.name}-{unit.stem}.o"
@@ -127,14 +129,20 @@ def copy_with(edits: Iterable[tuple[str, str, str]], folder: Path) -> Path:
     csrc = folder / "csrc"
     shutil.copytree(CSRC, csrc)
     for file, old, new in edits:
-        path = csrc / file
-        text = path.read_text(encoding="utf-8")
-        # Formatting may change: blanks between words and signs do not count.
-        pattern = r"\s*".join(map(re.escape, re.findall(r"\w+|\S", old)))
-        mutated, found = re.subn(pattern, lambda _: new, text)
-        assert found == 1, f"{file} has {old!r} {found} times: the source moved, adapt the mutant"
-        path.write_text(mutated, encoding="utf-8")
+        text = (csrc / file).read_text(encoding="utf-8")
+        found = _places(text, old)
+        assert len(found) == 1, (
+            f"{file} has {old!r} {len(found)} times: the source moved, adapt the mutant"
+        )
+        start, end = found[0]
+        (csrc / file).write_text(text[:start] + new + text[end:], encoding="utf-8")
     return csrc
+
+
+def _places(text: str, wanted: str) -> list[tuple[int, int]]:
+    """Where a piece of code is, however its lines are broken."""
+    pattern = r"\s*".join(map(re.escape, re.findall(r"\w+|\S", wanted)))
+    return [match.span() for match in re.finditer(pattern, text)]
 
 
 def _call(command: list[str | Path]) -> None:

@@ -41,7 +41,8 @@ def told_relaxed(file: str, signal: str, epoch: str, value: str, run: str) -> Mu
 LATE_COUNTS = """
     std::uint32_t late = 0;
     for (int source = 0; source < shape.num_ranks; ++source)
-        late += args.peers.mine<std::uint16_t>(args.window.counts_of(args.epoch, source))[shape.first_local() + local];
+        late += args.peers.mine<std::uint16_t>(args.window.counts_of(args.epoch, source))
+            [shape.first_local() + local];
     const int count = static_cast<int>(late);
 """
 SLEEP_CHECK = (
