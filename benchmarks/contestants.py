@@ -8,10 +8,10 @@ import torch
 
 from benchmarks import rank_side
 from benchmarks.barrier import Barrier
-from benchmarks.peers.mpi_launch import MpiLaunch
+from benchmarks.peers.mpi_launch import MpiLaunch, MpiLaunchError
 from benchmarks.shared_tensor import SharedTensor
 from benchmarks.workload import MAX_ITERS, OPS, Inputs, Job, Shape
-from deep_ll.testing import RankPool
+from deep_ll.testing import RankPool, RankTimeout
 
 PRODUCT = "deep_ll"
 KINDS = {
@@ -22,6 +22,8 @@ KINDS = {
 PEERS = tuple(name for name in KINDS if name != PRODUCT)
 PRELOAD = [kind.split(":")[0] for kind in KINDS.values()]
 TIMEOUT_S = 600.0  # of one command: 64 ranks on 2 cores take their time
+# With many more ranks than cores MPI_Init takes 5 s mostly and minutes sometimes.
+MPI_START_TIMEOUT_S = 90.0
 
 Walls = dict[str, list[float]]  # milliseconds by operation
 
@@ -37,7 +39,7 @@ class Ranks:
         self._pool = RankPool(shape.ep, preload=PRELOAD)
         try:
             job = Job(shape, inputs, self._barrier, self._stamps, TIMEOUT_S / 2)
-            self._call(rank_side.start, KINDS[name], job, *self._extra(shape))
+            self._start(job)
         except BaseException:
             self.kill()
             raise
@@ -66,11 +68,17 @@ class Ranks:
         self._pool.kill()
         self._release()
 
-    def _extra(self, shape: Shape) -> list[Any]:
+    def _start(self, job: Job) -> None:
         if self.name != "mpi":
-            return []
-        self._launch = MpiLaunch(shape.ep)
-        return [self._launch.environments]
+            self._call(rank_side.start, KINDS[self.name], job)
+            return
+        self._launch = MpiLaunch(job.shape.ep)
+        arguments = (KINDS[self.name], job, self._launch.environments)
+        try:
+            self._pool.run(rank_side.start, *arguments, timeout_s=MPI_START_TIMEOUT_S)
+        except RankTimeout:
+            late = f"its ranks were not up within {MPI_START_TIMEOUT_S:g} s"
+            raise MpiLaunchError(late) from None
 
     def _call(self, function: Any, *args: object) -> None:
         self._pool.run(function, *args, timeout_s=TIMEOUT_S)

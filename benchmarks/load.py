@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 SAMPLE_SECONDS = 0.15
-NOTABLE = 0.1  # of the machine: more than that shows in the times
+NOTABLE = 0.15  # of the machine: more than that shows in the times
 
 
 def others_share() -> float:

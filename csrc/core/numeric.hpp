@@ -44,24 +44,8 @@ TEAM_FN bf16 narrow(float value) {
     return {static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
 }
 
-// What a group of channels is multiplied by before the cast, and what undoes it.
-struct Scale {
-    float forward;
-    float inverse;
-};
-
 TEAM_FN bool is_finite(float amax) {
     return float_bits(amax) < kFloatInf;
-}
-
-// `amax` is the largest magnitude of the group; it must be finite.
-TEAM_FN Scale scale_of(float amax, bool rounded) {
-    const float top = amax < kSmallestAmax ? kSmallestAmax : amax;
-    const float quotient = top / kE4m3Max;
-    if (!rounded) return {kE4m3Max / top, quotient};
-    // Up to the next power of two: the exponent, one more if any mantissa bit is set.
-    const std::uint32_t exponent = (float_bits(quotient) + 0x7fffffu) >> 23;
-    return {bits_float((254u - exponent) << 23), bits_float(exponent << 23)};
 }
 
 TEAM_FN std::uint8_t ue8m0(float inverse) {

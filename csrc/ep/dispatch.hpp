@@ -197,16 +197,16 @@ TEAM_FN void unpack_expert(const Team& team, const DispatchArgs& args, const Rec
     const int count = static_cast<int>(args.ledger.received[local]);
     const auto* labels = args.peers.mine<std::byte>(slot + layout.labels + first * label_bytes);
     auto* src_info = args.peers.mine<std::int32_t>(slot + layout.src_info) + first;
-    team.lanes(count, [&](int row) {
-        const std::byte* origin =
-            labels + static_cast<std::uint64_t>(row) * label_bytes + Label::origin_offset(shape);
-        src_info[row] = reinterpret_cast<const Origin*>(origin)->token;
-    });
     if (words != 0) {
         auto* columns = args.peers.mine<std::uint32_t>(slot + layout.scales) + first * words;
         transpose(team,
                   WordMatrix{labels, label_bytes, columns, shape.max_rows(), count, shape.scale_words()});
     }
+    team.lanes(count, [&](int row) {
+        const std::byte* origin =
+            labels + static_cast<std::uint64_t>(row) * label_bytes + Label::origin_offset(shape);
+        src_info[row] = reinterpret_cast<const Origin*>(origin)->token;
+    });
     if (args.stats != nullptr) team.once([&] { return args.stats[local] += count; });
 }
 

@@ -17,10 +17,23 @@ struct Shape {
     int hidden;
     int num_topk;
     Format format;
+    int num_local_experts;
+    std::uint64_t reciprocal;
 
-    TEAM_FN int num_local() const { return num_experts / num_ranks; }
-    TEAM_FN int owner(int expert) const { return expert / num_local(); }
-    TEAM_FN int local(int expert) const { return expert % num_local(); }
+    static Shape of(
+        int num_ranks, int rank, int num_experts, int max_tokens, int hidden, int num_topk, Format format) {
+        const int local = num_experts / num_ranks;
+        return {num_ranks,  rank,   num_experts,
+                max_tokens, hidden, num_topk,
+                format,     local,  (std::uint64_t{1} << 32) / static_cast<std::uint64_t>(local) + 1};
+    }
+
+    TEAM_FN int num_local() const { return num_local_experts; }
+    // Experts are few and a division is slow: multiply by a reciprocal that is exact below 2^32 / num_local.
+    TEAM_FN int owner(int expert) const {
+        return static_cast<int>(static_cast<std::uint64_t>(expert) * reciprocal >> 32);
+    }
+    TEAM_FN int local(int expert) const { return expert - owner(expert) * num_local_experts; }
     TEAM_FN int first_local() const { return rank * num_local(); }
     TEAM_FN std::uint64_t max_rows() const {  // of one expert
         return static_cast<std::uint64_t>(num_ranks) * static_cast<std::uint64_t>(max_tokens);

@@ -112,6 +112,7 @@ TEAM_FN void put_to(const Team&,
     constexpr std::uint64_t kBlock = 512;
     for (std::uint64_t at = 0; at < bytes; at += kBlock) {
         const std::uint64_t size = bytes - at < kBlock ? bytes - at : kBlock;
+        for (std::uint64_t i = 0; i < kBlock; i += kLine) prefetch(from + bytes + at + i);  // the next row
         for (int k = 0; k < num_targets; ++k) {
             if (targets.at(k) == nullptr) continue;
             if (how == Store::streaming)

@@ -6,8 +6,6 @@
 
 DEEP_LL_TIER_BEGIN
 
-using VecU8 = std::uint8_t __attribute__((vector_size(kVecBytes)));
-
 constexpr int kChunkGroups = 64;                      // groups whose scales are computed side by side
 constexpr std::uint32_t kSmallestPower = 121u << 23;  // 2^-6: below it e4m3 has fixed steps of 2^-9
 constexpr std::uint8_t kCodeOffset = 56;
@@ -22,14 +20,15 @@ TEAM_FN VecU32 e4m3_codes(VecF32 magnitude) {
 }
 
 // Two neighbours at a time: a word holds the even channel in its low half, the odd one in its high half.
-TEAM_FN VecU32 quantize_pairs(VecU32 pairs, float forward) {
-    const VecU32 even = e4m3_codes(as_float((pairs & 0x7fffu) << 16) * forward);
-    const VecU32 odd = e4m3_codes(as_float(pairs & 0x7fff0000u) * forward);
-    return (even & 0xffu) | ((odd & 0xffu) << 8);
+TEAM_FN VecU16 quantize_pairs(VecU32 pairs, VecF32 forward) {
+    const VecU32 magnitudes = pairs & 0x7fff7fffu;
+    const VecU32 even = e4m3_codes(as_float(magnitudes << 16) * forward);
+    const VecU32 odd = e4m3_codes(as_float(magnitudes & 0xffff0000u) * forward);
+    return __builtin_bit_cast(VecU16, (even & 0xffu) | ((odd & 0xffu) << 16));
 }
 
-TEAM_FN VecU32 signs_of(VecU32 pairs) {
-    return ((pairs >> 8) & 0x80u) | ((pairs >> 16) & 0x8000u);
+TEAM_FN VecU16 sign_bytes(VecU32 pairs) {
+    return __builtin_bit_cast(VecU16, (pairs >> 8) & 0x00800080u);
 }
 
 TEAM_FN float group_amax(const bf16* group) {
@@ -39,30 +38,44 @@ TEAM_FN float group_amax(const bf16* group) {
     return widen({largest(top)});
 }
 
-TEAM_FN void quantize_group(std::byte* out, const bf16* group, float forward) {
+TEAM_FN void quantize_group(std::byte* out, const bf16* group, float scale) {
+    const VecF32 forward = VecF32{} + scale;
     for (int i = 0; i < kGroup; i += 4 * kLanes) {
         const VecU32 low = load<VecU32>(group + i), high = load<VecU32>(group + i + 2 * kLanes);
-        const auto codes =
-            __builtin_bit_cast(VecU8, pack(quantize_pairs(low, forward), quantize_pairs(high, forward)));
-        const auto signs = __builtin_bit_cast(VecU8, pack(signs_of(low), signs_of(high)));
-        store(out + i, (codes + kCodeOffset) | signs);
+        const VecU8 codes = pack(quantize_pairs(low, forward), quantize_pairs(high, forward));
+        store(out + i, (codes + kCodeOffset) | pack(sign_bytes(low), sign_bytes(high)));
     }
 }
 
 struct ChunkScales {
     float forward[kChunkGroups];
     float inverse[kChunkGroups];
+    bool finite;  // all of them
 };
 
-// A NaN or an infinity makes its whole group NaN: no finite scale could say more.
+// Largest magnitudes first, then all divisions side by side.
 TEAM_FN void scales_of(ChunkScales& out, const bf16* row, int num_groups, bool rounded) {
-    for (int g = 0; g < num_groups; ++g) out.inverse[g] = group_amax(row + g * kGroup);
+    float amax[kChunkGroups];
+    float top = 0.0f;
     for (int g = 0; g < num_groups; ++g) {
-        const float amax = out.inverse[g];
-        const Scale scale = scale_of(amax, rounded);
-        out.forward[g] = scale.forward;
-        out.inverse[g] = is_finite(amax) ? scale.inverse : bits_float(kFloatNan);
+        amax[g] = group_amax(row + g * kGroup);
+        top = float_bits(amax[g]) > float_bits(top) ? amax[g] : top;
     }
+    out.finite = is_finite(top);
+    for (int g = num_groups; g % kLanes != 0; ++g) amax[g] = 0.0f;
+    for (int g = 0; g < num_groups; g += kLanes) {
+        const VecF32 least = VecF32{} + kSmallestAmax, value = load<VecF32>(amax + g);
+        const VecF32 most = value < least ? least : value;
+        const VecF32 quotient = most / kE4m3Max;
+        // Up to the next power of two: the exponent, one more if any mantissa bit is set.
+        const VecU32 exponent = (as_bits(quotient) + 0x7fffffu) >> 23;
+        store(out.forward + g, rounded ? as_float((254u - exponent) << 23) : kE4m3Max / most);
+        store(out.inverse + g, rounded ? as_float(exponent << 23) : quotient);
+    }
+    if (out.finite) return;
+    // A NaN or an infinity makes its whole group NaN: no finite scale could say more.
+    for (int g = 0; g < num_groups; ++g)
+        if (!is_finite(amax[g])) out.inverse[g] = bits_float(kFloatNan);
 }
 
 // `scales`: a float for each group, or its exponent byte.
@@ -82,16 +95,17 @@ TEAM_FN void quantize_chunk(const Targets& targets,
                             std::uint64_t at,
                             const bf16* row,
                             int num_groups,
+                            int row_stride,
                             const ChunkScales& scales) {
     constexpr int kBlockGroups = 4;
     alignas(kLine) std::byte block[kBlockGroups * kGroup];
     for (int first = 0; first < num_groups; first += kBlockGroups) {
         const int groups = num_groups - first < kBlockGroups ? num_groups - first : kBlockGroups;
         for (int g = 0; g < groups; ++g) {
-            const float inverse = scales.inverse[first + g];
-            if (is_finite(inverse))
-                quantize_group(block + g * kGroup, row + (first + g) * kGroup, scales.forward[first + g]);
-            else
+            const bf16* group = row + (first + g) * kGroup;
+            for (int i = 0; i < kGroup; i += 32) prefetch(group + row_stride + i);  // of the next row
+            quantize_group(block + g * kGroup, group, scales.forward[first + g]);
+            if (!scales.finite && !is_finite(scales.inverse[first + g]))
                 std::memset(block + g * kGroup, kE4m3Nan, kGroup);
         }
         const auto bytes = static_cast<std::uint64_t>(groups * kGroup);
@@ -121,9 +135,9 @@ TEAM_FN void quantize_to(const Team&,
         scales_of(chunk, from, groups, format != Format::fp8);
         write_scales(scales + (format == Format::fp8_ue8m0 ? first : first * 4), chunk, groups, format);
         if (how == Store::streaming)
-            quantize_chunk<true>(targets, num_targets, at, from, groups, chunk);
+            quantize_chunk<true>(targets, num_targets, at, from, groups, num_groups * kGroup, chunk);
         else
-            quantize_chunk<false>(targets, num_targets, at, from, groups, chunk);
+            quantize_chunk<false>(targets, num_targets, at, from, groups, num_groups * kGroup, chunk);
     }
     if (format != Format::fp8_ue8m0) return;
     for (int g = num_groups; g % 4 != 0; ++g) scales[g] = std::byte{0};

@@ -77,13 +77,25 @@ TEAM_FN void transpose_lines(const WordMatrix& m, int row, int column) {
     }
 }
 
+// A line of rows from `row` on, whole: peers wrote them past the caches, and columns are read in no order
+// that a processor would guess.
+TEAM_FN void prefetch_rows(const WordMatrix& m, int row) {
+    const int end = row + kLineWords < m.num_rows ? row + kLineWords : m.num_rows;
+    const std::byte* to = m.rows + static_cast<std::uint64_t>(end) * m.row_stride;
+    for (const std::byte* at = m.rows + static_cast<std::uint64_t>(row) * m.row_stride; at < to; at += kLine)
+        prefetch(at);
+}
+
 // Whole lines of the destination are written: up to fifteen words of each column beyond num_rows.
 template <class Team>
 TEAM_FN void transpose(const Team&, const WordMatrix& m) {
     const bool whole_lines = (reinterpret_cast<std::uintptr_t>(m.columns) | m.column_stride * 4) % kLine == 0;
     if (whole_lines) {
-        for (int row = 0; row < m.num_rows; row += kLineWords)
+        prefetch_rows(m, 0);
+        for (int row = 0; row < m.num_rows; row += kLineWords) {
+            prefetch_rows(m, row + kLineWords);
             for (int column = 0; column < m.num_columns; column += 4) transpose_lines(m, row, column);
+        }
         return;
     }
     for (int row = 0; row < m.num_rows; ++row) {

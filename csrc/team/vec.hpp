@@ -24,7 +24,8 @@ constexpr int kLanes = kVecBytes / 4;
 using VecU32 = std::uint32_t __attribute__((vector_size(kVecBytes)));
 using VecF32 = float __attribute__((vector_size(kVecBytes)));
 using VecU16 = std::uint16_t __attribute__((vector_size(kVecBytes)));
-using HalfU16 = std::uint16_t __attribute__((vector_size(kVecBytes / 2)));
+using VecU8 = std::uint8_t __attribute__((vector_size(kVecBytes)));
+using HalfU8 = std::uint8_t __attribute__((vector_size(kVecBytes / 2)));
 
 template <class V>
 TEAM_FN V load(const void* from) {
@@ -95,16 +96,15 @@ TEAM_FN std::uint16_t largest(VecU16 v) {
 #endif
 }
 
-// The low halves of 2 * kLanes words, in order. Words must be below 2^16.
-TEAM_FN VecU16 pack(VecU32 low, VecU32 high) {
+// The low bytes of the 16-bit lanes of two vectors, in order. Lanes must be below 2^8.
+TEAM_FN VecU8 pack(VecU16 low, VecU16 high) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
-    return __builtin_bit_cast(
-        VecU16,
-        _mm256_permute4x64_epi64(
-            _mm256_packus_epi32(__builtin_bit_cast(__m256i, low), __builtin_bit_cast(__m256i, high)), 0xd8));
+    const __m256i packed =
+        _mm256_packus_epi16(__builtin_bit_cast(__m256i, low), __builtin_bit_cast(__m256i, high));
+    return __builtin_bit_cast(VecU8, _mm256_permute4x64_epi64(packed, 0xd8));  // packing works within halves
 #else
-    const HalfU16 halves[2] = {__builtin_convertvector(low, HalfU16), __builtin_convertvector(high, HalfU16)};
-    return load<VecU16>(halves);
+    const HalfU8 halves[2] = {__builtin_convertvector(low, HalfU8), __builtin_convertvector(high, HalfU8)};
+    return load<VecU8>(halves);
 #endif
 }
 
