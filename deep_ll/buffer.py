@@ -185,7 +185,7 @@ class Buffer:
         stats = cumulative_local_expert_recv_stats
         if stats is not None:
             checks.tensor(
-                "cumulative_local_expert_recv_stats", stats, (torch.int32,), (kind.shape.num_local,)
+                "cumulative_local_expert_recv_stats", stats, (torch.int32,), (kind.num_local,)
             )
         sent = session.dispatch(kind, x, topk_idx, stats)
         event, hook = self._end(session, sent.pending, async_finish, return_recv_hook)
@@ -227,15 +227,14 @@ class Buffer:
         session = self._usable()
         checks.modes(async_finish, return_recv_hook)
         this = session.live_round(handle)
-        shape = this.kind.shape
-        checks.tensor("topk_idx", topk_idx, _INDEX_DTYPES, (this.num_tokens, shape.num_topk))
-        checks.tensor(
-            "topk_weights", topk_weights, (torch.float32,), (this.num_tokens, shape.num_topk)
-        )
-        checks.tensor("x", x, (torch.bfloat16,), (shape.num_local, shape.max_rows, shape.hidden))
+        kind = this.kind
+        num_topk, hidden = kind.sizes.num_topk, kind.sizes.hidden
+        checks.tensor("topk_idx", topk_idx, _INDEX_DTYPES, (this.num_tokens, num_topk))
+        checks.tensor("topk_weights", topk_weights, (torch.float32,), (this.num_tokens, num_topk))
+        checks.tensor("x", x, (torch.bfloat16,), (kind.num_local, kind.max_rows, hidden))
         if out is None:
-            out = torch.empty((this.num_tokens, shape.hidden), dtype=torch.bfloat16)
-        checks.tensor("out", out, (torch.bfloat16,), (this.num_tokens, shape.hidden))
+            out = torch.empty((this.num_tokens, hidden), dtype=torch.bfloat16)
+        checks.tensor("out", out, (torch.bfloat16,), (this.num_tokens, hidden))
         pending = session.combine(this, None if zero_copy else x, topk_idx, topk_weights, out)
         event, hook = self._end(session, pending, async_finish, return_recv_hook)
         return out, event, hook

@@ -43,9 +43,9 @@ class Handle(HandleFields):
     lease: Lease
 
     @classmethod
-    def of(cls, fields: HandleFields, round_: Round) -> Handle:
+    def of(cls, round_: Round, *fields: torch.Tensor | int) -> Handle:
         """Makes the handle of `round_`, which watches it from then on."""
-        handle = cls(*fields)
+        handle = tuple.__new__(cls, fields)
         handle.round = round_
         handle.lease = Lease()
         round_.watch(handle.lease)

@@ -29,10 +29,17 @@ class Sizes(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """A kind of exchange with its views of the heap, by slot."""
+    """A kind of exchange with its views of the heap, by slot.
+
+    What every call asks for is kept as plain numbers beside the native shape.
+    """
 
     sizes: Sizes
     shape: Shape
+    num_local: int
+    max_rows: int
+    row_bytes: int
+    ledger_bytes: int
     recv: tuple[RecvViews, RecvViews]
     combine: tuple[torch.Tensor, torch.Tensor]
 
@@ -66,7 +73,8 @@ class Kinds:
         self._check_memory(shape)
         recv = [recv_views(self._heap, self._window, shape, slot) for slot in (0, 1)]
         combine = [combine_view(self._heap, self._window, shape, slot) for slot in (0, 1)]
-        return Kind(sizes, shape, (recv[0], recv[1]), (combine[0], combine[1]))
+        numbers = (shape.num_local, shape.max_rows, shape.row_bytes, shape.ledger_bytes)
+        return Kind(sizes, shape, *numbers, (recv[0], recv[1]), (combine[0], combine[1]))
 
     def _check_room(self, shape: Shape) -> None:
         needed = max(shape.recv_bytes, shape.combine_bytes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deep_ll.errors import OrderError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 NUM_SLOTS = 2  # rounds whose results can be held at once
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Round:
     """One dispatch, from its call until its slot of the heap is needed again."""
 
@@ -30,7 +30,7 @@ class Round:
     num_tokens: int
     pending: Pending | None = None
     combined: bool = False
-    combines: list[Pending] = field(default_factory=list)
+    combines: tuple[Pending, ...] = ()
     _lease: weakref.ref[Lease] | None = None
 
     def watch(self, lease: Lease) -> None:
@@ -62,6 +62,8 @@ class Round:
 
 class Pending:
     """The receiving half of an operation; runs once."""
+
+    __slots__ = ("_earlier", "_epoch", "_kind", "_receive", "done")
 
     def __init__(
         self, kind: str, epoch: int, receive: Callable[[], None], earlier: Pending | None = None

@@ -10,7 +10,7 @@ import torch
 
 from deep_ll import _native, checks, failures
 from deep_ll.errors import ArgumentError, OrderError
-from deep_ll.handle import Handle, HandleFields
+from deep_ll.handle import Handle
 from deep_ll.kinds import Kind, Kinds
 from deep_ll.rounds import NUM_SLOTS, Pending, Round
 from deep_ll.runtime import machine
@@ -99,6 +99,7 @@ class Session:
             for small in (False, True)
         }
         self._streaming = settings.streaming
+        self._cached_bytes = machine.cache_bytes() // _CACHE_SHARE // heap.num_local_ranks
 
     def dispatch(
         self, kind: Kind, x: torch.Tensor, topk_idx: torch.Tensor, stats: torch.Tensor | None
@@ -110,7 +111,7 @@ class Session:
         if slot.round is not None:
             self.finish_asynchronous()
             slot.round.check_over(epoch)
-        ledger = self._ledger(slot, shape)
+        ledger = self._ledger(slot, kind.ledger_bytes)
         num_tokens = x.shape[0]
         wide = topk_idx.dtype == torch.int64
         bad = _native.copy_choices(
@@ -119,36 +120,36 @@ class Session:
         if bad is not None:
             checks.choices(bad, shape, epoch)
         self.finish_asynchronous()
-        count = torch.empty(shape.num_local, dtype=torch.int32)
-        layout = torch.empty((shape.num_local, self.size), dtype=torch.int64)
+        count = torch.empty(kind.num_local, dtype=torch.int32)
+        layout = torch.empty((kind.num_local, self.size), dtype=torch.int64)
         this = Round(self._identity, epoch, kind, ledger, num_tokens)
         batch = _native.Batch(x.data_ptr(), num_tokens, count.data_ptr(), layout.data_ptr())
-        how = self._how_rows(this, shape.row_bytes)
+        how = self._how_rows(this, this.kind.row_bytes)
         slot.round = None  # until it is sent
         if not self._run(self.exchange.dispatch_send, shape, how, ledger.data_ptr(), batch):
             self._fail(f"dispatch #{epoch}", _greeting(shape))
         slot.round = this
         views = kind.recv[epoch % NUM_SLOTS]
         sizes = kind.sizes
-        fields = HandleFields(
-            views.src_info, layout, sizes.max_tokens, sizes.hidden, sizes.num_experts
-        )
         this.pending = Pending("dispatch", epoch, lambda: self._receive(this, stats))
-        return Sent(views.x, count, Handle.of(fields, this), this.pending)
+        handle = Handle.of(
+            this, views.src_info, layout, sizes.max_tokens, sizes.hidden, sizes.num_experts
+        )
+        return Sent(views.x, count, handle, this.pending)
 
     def _receive(self, this: Round, stats: torch.Tensor | None) -> None:
         self.check_usable()
         shape = this.kind.shape
-        how = self._how_rows(this, shape.row_bytes)
+        how = self._how_rows(this, this.kind.row_bytes)
         counters = 0 if stats is None else stats.data_ptr()
         ledger = this.ledger.data_ptr()
         receive = self.exchange.dispatch_receive
         if not self._run(receive, shape, how, ledger, this.epoch, counters):
             self._fail(f"dispatch #{this.epoch}", _greeting(shape))
 
-    def _ledger(self, slot: _Slot, shape: Shape) -> torch.Tensor:
-        if slot.ledger.numel() < shape.ledger_bytes:
-            slot.ledger = torch.empty(shape.ledger_bytes, dtype=torch.uint8)
+    def _ledger(self, slot: _Slot, num_bytes: int) -> torch.Tensor:
+        if slot.ledger.numel() < num_bytes:
+            slot.ledger = torch.empty(num_bytes, dtype=torch.uint8)
         return slot.ledger
 
     def live_round(self, handle: object) -> Round:
@@ -202,7 +203,7 @@ class Session:
         self._check_taken(this, epoch, zero_copy=x is None)
         choices = self._copy_choices(this, self._slots[epoch % NUM_SLOTS], topk_idx)
         self.finish_asynchronous()
-        how = self._how_rows(this, 2 * shape.hidden)
+        how = self._how_rows(this, 2 * this.kind.sizes.hidden)
         answer = _native.Answer(this.epoch, epoch, x is None)
         gathering = _Gathering(this, epoch, how, answer, x is None, choices, topk_weights, out)
         address = 0 if x is None else x.data_ptr()
@@ -213,7 +214,7 @@ class Session:
         pending = Pending("combine", epoch, lambda: self._gather(gathering), earlier)
         self._slots[epoch % NUM_SLOTS].combine = pending
         this.combined = True
-        this.combines = [p for p in this.combines if not p.done] + [pending]
+        this.combines = (*(p for p in this.combines if not p.done), pending)
         return pending
 
     def _next_combine(self) -> int:
@@ -267,8 +268,7 @@ class Session:
         num_bytes = this.num_tokens * this.kind.sizes.num_topk * row_bytes
         streaming = self._streaming
         if streaming is None:
-            limit = machine.cache_bytes() // _CACHE_SHARE
-            streaming = num_bytes * self.heap.num_local_ranks > limit
+            streaming = num_bytes > self._cached_bytes
         return self._options[streaming, num_bytes < _WORTH_WAKING]
 
     def finish_later(self, pending: Pending) -> None:

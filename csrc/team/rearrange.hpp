@@ -55,26 +55,34 @@ TEAM_FN void transpose_quads(Quad (&q)[4]) {
 
 constexpr int kLineWords = static_cast<int>(kLine / 4);
 
-// Sixteen rows of four words: a line of each of four columns. The columns are a power of two apart and share
-// few cache sets, so lines are written whole and past the caches. Rows beyond the last one are written as
-// zeros.
-TEAM_FN void transpose_lines(const WordMatrix& m, int row, int column) {
+// Sixteen rows. Beyond the last one it is read again: what is written there is undefined.
+struct RowBlock {
+    const std::byte* rows[kLineWords];
+
+    TEAM_FN RowBlock(const WordMatrix& m, int first) {
+        for (int r = 0; r < kLineWords; ++r) {
+            const int row = first + r < m.num_rows ? first + r : m.num_rows - 1;
+            rows[r] = m.rows + static_cast<std::uint64_t>(row) * m.row_stride;
+        }
+    }
+};
+
+// Four words of sixteen rows: a line of each of four columns. The columns are a power of two apart and share
+// few cache sets, so lines are written whole and past the caches.
+TEAM_FN void transpose_lines(const WordMatrix& m, const RowBlock& block, int row, int column) {
     Quad lines[4][kLineWords / 4];
     for (int r = 0; r < kLineWords; r += 4) {
-        Quad quads[4] = {};
-        for (int i = 0; i < 4 && row + r + i < m.num_rows; ++i)
-            quads[i] =
-                load<Quad>(m.rows + static_cast<std::uint64_t>(row + r + i) * m.row_stride + column * 4);
+        Quad quads[4];
+        for (int i = 0; i < 4; ++i) quads[i] = load<Quad>(block.rows[r + i] + column * 4);
         transpose_quads(quads);
         for (int c = 0; c < 4; ++c) lines[c][r / 4] = quads[c];
     }
+    auto* to =
+        reinterpret_cast<std::byte*>(m.columns + static_cast<std::uint64_t>(column) * m.column_stride + row);
     const int num_columns = m.num_columns - column < 4 ? m.num_columns - column : 4;
-    for (int c = 0; c < num_columns; ++c) {
-        auto* to = reinterpret_cast<std::byte*>(
-            m.columns + static_cast<std::uint64_t>(column + c) * m.column_stride + row);
+    for (int c = 0; c < num_columns; ++c, to += m.column_stride * 4)
         for (int i = 0; i < kLineWords; i += kLanes)
-            stream_vector(to + i * 4, load<VecU32>(&lines[c][i / 4]));
-    }
+            store(to + i * 4, load<VecU32>(&lines[c][i / 4]));
 }
 
 // A line of rows from `row` on, whole: peers wrote them past the caches, and columns are read in no order
@@ -90,11 +98,12 @@ TEAM_FN void prefetch_rows(const WordMatrix& m, int row) {
 template <class Team>
 TEAM_FN void transpose(const Team&, const WordMatrix& m) {
     const bool whole_lines = (reinterpret_cast<std::uintptr_t>(m.columns) | m.column_stride * 4) % kLine == 0;
-    if (whole_lines) {
+    if (whole_lines && m.num_rows > 0) {
         prefetch_rows(m, 0);
         for (int row = 0; row < m.num_rows; row += kLineWords) {
             prefetch_rows(m, row + kLineWords);
-            for (int column = 0; column < m.num_columns; column += 4) transpose_lines(m, row, column);
+            const RowBlock block(m, row);
+            for (int column = 0; column < m.num_columns; column += 4) transpose_lines(m, block, row, column);
         }
         return;
     }
