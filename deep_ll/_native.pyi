@@ -90,6 +90,7 @@ class Exchange:
     dispatched: int
     combined: int
     consumed: int
+    interrupted: bool
     num_threads: int
     def __init__(
         self,

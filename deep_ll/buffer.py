@@ -187,9 +187,11 @@ class Buffer:
             checks.tensor(
                 "cumulative_local_expert_recv_stats", stats, (torch.int32,), (kind.num_local,)
             )
-        sent = session.dispatch(kind, x, topk_idx, stats)
-        event, hook = self._end(session, sent.pending, async_finish, return_recv_hook)
-        return sent.x, sent.recv_count, sent.handle, event, hook
+        now = not (async_finish or return_recv_hook)
+        recv_x, recv_count, handle, pending = session.dispatch(kind, x, topk_idx, stats, now)
+        if now:
+            return recv_x, recv_count, handle, EventOverlap(), None
+        return recv_x, recv_count, handle, *self._end_later(session, pending, return_recv_hook)
 
     def low_latency_combine(
         self,
@@ -236,8 +238,10 @@ class Buffer:
             out = torch.empty((this.num_tokens, hidden), dtype=torch.bfloat16)
         checks.tensor("out", out, (torch.bfloat16,), (this.num_tokens, hidden))
         pending = session.combine(this, None if zero_copy else x, topk_idx, topk_weights, out)
-        event, hook = self._end(session, pending, async_finish, return_recv_hook)
-        return out, event, hook
+        if not (async_finish or return_recv_hook):
+            pending.finish()
+            return out, EventOverlap(), None
+        return out, *self._end_later(session, pending, return_recv_hook)
 
     def get_next_low_latency_combine_buffer(self, handle: Handle) -> torch.Tensor:
         """Where the experts write for the next combine with `zero_copy=True`.
@@ -310,14 +314,11 @@ class Buffer:
         return self._session
 
     @staticmethod
-    def _end(
-        session: Session, pending: Pending, async_finish: bool, return_recv_hook: bool
+    def _end_later(
+        session: Session, pending: Pending, as_hook: bool
     ) -> tuple[EventOverlap, Hook | None]:
-        """Receives now, or hands out what will."""
-        if return_recv_hook:
+        """Hands out what will receive."""
+        if as_hook:
             return EventOverlap(), pending.as_hook()
-        if async_finish:
-            session.finish_later(pending)
-            return EventOverlap(pending), None
-        pending.finish()
-        return EventOverlap(), None
+        session.finish_later(pending)
+        return EventOverlap(pending), None

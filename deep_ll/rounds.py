@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from deep_ll._native import CallOptions
     from deep_ll.handle import Lease
     from deep_ll.kinds import Kind
 
@@ -28,6 +29,7 @@ class Round:
     kind: Kind
     ledger: torch.Tensor
     num_tokens: int
+    how: CallOptions
     pending: Pending | None = None
     combined: bool = False
     combines: tuple[Pending, ...] = ()

@@ -16,11 +16,17 @@ from deep_ll.rounds import NUM_SLOTS, Pending, Round
 from deep_ll.runtime import machine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from typing import TypeAlias
 
     from deep_ll._native import Answer, CallOptions, Shape
     from deep_ll.env import Settings
     from deep_ll.runtime.heap import Heap
+
+if TYPE_CHECKING:
+    # What a dispatch will have received when the last item is finished: x, recv_count, handle.
+    Sent: TypeAlias = tuple[
+        torch.Tensor | tuple[torch.Tensor, torch.Tensor], torch.Tensor, Handle, Pending
+    ]
 
 _NS = 1_000_000_000
 _EPOCHS = 0xFFFFFFFF
@@ -38,17 +44,7 @@ class _Slot:
     combine: Pending | None = None
 
 
-class Sent(NamedTuple):
-    """What a dispatch will have received when `pending` is finished."""
-
-    x: torch.Tensor | tuple[torch.Tensor, torch.Tensor]
-    recv_count: torch.Tensor
-    handle: Handle
-    pending: Pending
-
-
-@dataclass(frozen=True)
-class _Gathering:
+class _Gathering(NamedTuple):
     """What the receiving half of a combine needs."""
 
     round: Round
@@ -102,49 +98,51 @@ class Session:
         self._cached_bytes = machine.cache_bytes() // _CACHE_SHARE // heap.num_local_ranks
 
     def dispatch(
-        self, kind: Kind, x: torch.Tensor, topk_idx: torch.Tensor, stats: torch.Tensor | None
+        self,
+        kind: Kind,
+        x: torch.Tensor,
+        topk_idx: torch.Tensor,
+        stats: torch.Tensor | None,
+        now: bool,
     ) -> Sent:
-        """Sends this rank's tokens."""
-        shape = kind.shape
-        epoch = self.exchange.dispatched + 1 & _EPOCHS
+        """Sends this rank's tokens, and receives if it is to be `now`."""
+        self.finish_asynchronous()
+        shape, exchange = kind.shape, self.exchange
+        epoch = exchange.dispatched + 1 & _EPOCHS
         slot = self._slots[epoch % NUM_SLOTS]
         if slot.round is not None:
-            self.finish_asynchronous()
             slot.round.check_over(epoch)
         ledger = self._ledger(slot, kind.ledger_bytes)
-        num_tokens = x.shape[0]
+        address, num_tokens = ledger.data_ptr(), x.shape[0]
         wide = topk_idx.dtype == torch.int64
-        bad = _native.copy_choices(
-            topk_idx.data_ptr(), wide, num_tokens, shape, ledger.data_ptr(), 0
-        )
+        bad = _native.copy_choices(topk_idx.data_ptr(), wide, num_tokens, shape, address, 0)
         if bad is not None:
             checks.choices(bad, shape, epoch)
-        self.finish_asynchronous()
         count = torch.empty(kind.num_local, dtype=torch.int32)
         layout = torch.empty((kind.num_local, self.size), dtype=torch.int64)
-        this = Round(self._identity, epoch, kind, ledger, num_tokens)
         batch = _native.Batch(x.data_ptr(), num_tokens, count.data_ptr(), layout.data_ptr())
-        how = self._how_rows(this, this.kind.row_bytes)
+        how = self._how(num_tokens * kind.sizes.num_topk * kind.row_bytes)
         slot.round = None  # until it is sent
-        if not self._run(self.exchange.dispatch_send, shape, how, ledger.data_ptr(), batch):
+        sent = exchange.dispatch_send(shape, how, address, batch)
+        if not sent:
             self._fail(f"dispatch #{epoch}", _greeting(shape))
-        slot.round = this
-        views = kind.recv[epoch % NUM_SLOTS]
-        sizes = kind.sizes
+        slot.round = this = Round(self._identity, epoch, kind, ledger, num_tokens, how)
         this.pending = Pending("dispatch", epoch, lambda: self._receive(this, stats))
+        if now:
+            this.pending.finish()
+        views, sizes = kind.recv[epoch % NUM_SLOTS], kind.sizes
         handle = Handle.of(
             this, views.src_info, layout, sizes.max_tokens, sizes.hidden, sizes.num_experts
         )
-        return Sent(views.x, count, handle, this.pending)
+        return views.x, count, handle, this.pending
 
     def _receive(self, this: Round, stats: torch.Tensor | None) -> None:
         self.check_usable()
         shape = this.kind.shape
-        how = self._how_rows(this, this.kind.row_bytes)
         counters = 0 if stats is None else stats.data_ptr()
         ledger = this.ledger.data_ptr()
-        receive = self.exchange.dispatch_receive
-        if not self._run(receive, shape, how, ledger, this.epoch, counters):
+        done = self.exchange.dispatch_receive(shape, this.how, ledger, this.epoch, counters)
+        if not done:
             self._fail(f"dispatch #{this.epoch}", _greeting(shape))
 
     def _ledger(self, slot: _Slot, num_bytes: int) -> torch.Tensor:
@@ -182,8 +180,8 @@ class Session:
     def take_combine_buffer(self, this: Round) -> torch.Tensor:
         """The memory of the next combine, once no peer reads its earlier content any more."""
         epoch = self._next_combine()
-        how = self._options[False, True]
-        if not self._run(self.exchange.await_credit, this.kind.shape, how):
+        free = self.exchange.await_credit(this.kind.shape, self._options[False, True])
+        if not free:
             self._fail(f"get_next_low_latency_combine_buffer (for combine #{epoch})", ())
         self._taken = epoch, this
         return this.kind.combine[epoch % NUM_SLOTS]
@@ -203,12 +201,13 @@ class Session:
         self._check_taken(this, epoch, zero_copy=x is None)
         choices = self._copy_choices(this, self._slots[epoch % NUM_SLOTS], topk_idx)
         self.finish_asynchronous()
-        how = self._how_rows(this, 2 * this.kind.sizes.hidden)
+        sizes = this.kind.sizes
+        how = self._how(this.num_tokens * sizes.num_topk * 2 * sizes.hidden)
         answer = _native.Answer(this.epoch, epoch, x is None)
         gathering = _Gathering(this, epoch, how, answer, x is None, choices, topk_weights, out)
         address = 0 if x is None else x.data_ptr()
-        send = self.exchange.combine_send
-        if not self._run(send, shape, how, this.ledger.data_ptr(), answer, address):
+        sent = self.exchange.combine_send(shape, how, this.ledger.data_ptr(), answer, address)
+        if not sent:
             self._fail(f"combine #{epoch}", _word(this, pulled=x is None))
         earlier = self._slots[(epoch - 1) % NUM_SLOTS].combine
         pending = Pending("combine", epoch, lambda: self._gather(gathering), earlier)
@@ -258,17 +257,14 @@ class Session:
             g.choices.data_ptr(), g.weights.data_ptr(), g.out.data_ptr(), this.num_tokens
         )
         ledger = this.ledger.data_ptr()
-        receive = self.exchange.combine_receive
-        if not self._run(receive, this.kind.shape, g.how, ledger, g.answer, total):
+        done = self.exchange.combine_receive(this.kind.shape, g.how, ledger, g.answer, total)
+        if not done:
             self._fail(f"combine #{g.epoch}", _word(this, g.pulled))
 
-    def _how_rows(self, this: Round, row_bytes: int) -> CallOptions:
-        """How to move the rows of a round: past the caches if the ranks of this host together
+    def _how(self, num_bytes: int) -> CallOptions:
+        """How to move rows of this size: past the caches if the ranks of this host together
         outgrow them, and by this rank's first thread alone if waking others takes longer."""
-        num_bytes = this.num_tokens * this.kind.sizes.num_topk * row_bytes
-        streaming = self._streaming
-        if streaming is None:
-            streaming = num_bytes > self._cached_bytes
+        streaming = num_bytes > self._cached_bytes if self._streaming is None else self._streaming
         return self._options[streaming, num_bytes < _WORTH_WAKING]
 
     def finish_later(self, pending: Pending) -> None:
@@ -288,18 +284,12 @@ class Session:
 
     def check_usable(self) -> None:
         """Raises if an earlier call left peers in an unknown state."""
+        if self.broken is None and self.exchange.interrupted:
+            self.broken = f"a call of rank {self.rank} was interrupted while it waited for peers"
         if self.broken is not None:
             raise OrderError(
                 f"this buffer cannot be used any more, destroy it and make another: {self.broken}"
             )
-
-    def _run(self, call: Callable[..., bool], *args: object) -> bool:
-        """A native call. If an exception ends it (Ctrl-C), peers wait for what will not come."""
-        try:
-            return call(*args)
-        except BaseException as error:
-            self.broken = f"rank {self.rank}: a call was ended by {type(error).__name__}"
-            raise
 
     def _fail(self, name: str, ours: tuple[int, ...]) -> None:
         error = failures.why(self.exchange, self.rank, name, self.timeout_s, ours)

@@ -47,7 +47,7 @@ def test_interrupt_while_waiting(moment: str) -> None:
     assert what == "KeyboardInterrupt"
     assert took_s < 1.2, took_s
     assert "destroy" in afterwards
-    assert "KeyboardInterrupt" in afterwards
+    assert "interrupted" in afterwards
     # A combine's rows were all sent before rank 0 began to wait; a dispatch's never were.
     expected = "PeerTimeout" if moment == "dispatch" else "nothing raised"
     assert [result[0] for result in others] == [expected] * 2

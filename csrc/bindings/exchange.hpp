@@ -59,6 +59,9 @@ class Exchange {
     const WaitReport& report() const { return report_; }
     const Disagreement& disagreement() const { return disagreement_; }
     Phase phase() const { return phase_; }
+    // An exception ended a call while it waited: peers wait for what will not come. Final.
+    bool interrupted() const { return interrupted_; }
+    void set_interrupted() { interrupted_ = true; }
     const Window& window() const { return window_; }
     const Kernels& kernels() const { return kernels_; }
     int num_threads() const { return pool_.num_teams(); }
@@ -76,6 +79,7 @@ class Exchange {
     WaitReport report_{};
     Disagreement disagreement_{-1, {}, 0};
     Phase phase_ = Phase::none;
+    bool interrupted_ = false;
 };
 
 // Asks Python whether a signal (Ctrl-C) wants the call to end.

@@ -19,10 +19,11 @@ bool python_interrupts() {
 
 namespace {
 
-// The error that a signal handler raised while a call was waiting.
-bool raise_if_interrupted(const Exchange& exchange, bool done) {
-    if (exchange.report().outcome == WaitOutcome::interrupted && PyErr_Occurred() != nullptr)
-        throw py::error_already_set();
+// Passes on the error that a signal handler raised while a call was waiting.
+bool raise_if_interrupted(Exchange& exchange, bool done) {
+    if (exchange.report().outcome != WaitOutcome::interrupted) return done;
+    exchange.set_interrupted();
+    if (PyErr_Occurred() != nullptr) throw py::error_already_set();
     return done;
 }
 
@@ -147,6 +148,7 @@ void bind_exchange(py::module_& m) {
         .def("combine_send", blocking(&Exchange::combine_send))
         .def("combine_receive", blocking(&Exchange::combine_receive))
         .def("await_credit", blocking(&Exchange::await_credit))
+        .def_property_readonly("interrupted", &Exchange::interrupted)
         .def("report", &report_of)
         .def("disagreement", &disagreement_of)
         .def_property_readonly("dispatched", [](const Exchange& e) { return e.progress().dispatched; })
