@@ -87,7 +87,10 @@ class Session:
         self.broken: str | None = None
         self._slots = [_Slot(_empty(torch.uint8), _empty(torch.int32)) for _ in range(NUM_SLOTS)]
         self._asynchronous: list[Pending] = []
-        self._taken: tuple[int, Round] | None = None  # the combine whose buffer was taken
+        self._taken: int | None = None  # the combine whose buffer was taken
+        combine = self.window.combine
+        start = heap.bases[heap.rank] + combine.offset
+        self._combine_memory = range(start, start + combine.slots * combine.slot_bytes)
         timeout_ns = round(timeout_s * _NS)
         self._options = {
             (streaming, small): _native.CallOptions(timeout_ns, streaming, small)
@@ -183,7 +186,7 @@ class Session:
         free = self.exchange.await_credit(this.kind.shape, self._options[False, True])
         if not free:
             self._fail(f"get_next_low_latency_combine_buffer (for combine #{epoch})", ())
-        self._taken = epoch, this
+        self._taken = epoch
         return this.kind.combine[epoch % NUM_SLOTS]
 
     def combine(
@@ -198,7 +201,7 @@ class Session:
         adds up into `out`."""
         shape = this.kind.shape
         epoch = self._next_combine()
-        self._check_taken(this, epoch, zero_copy=x is None)
+        self._check_source(epoch, x)
         choices = self._copy_choices(this, self._slots[epoch % NUM_SLOTS], topk_idx)
         self.finish_asynchronous()
         sizes = this.kind.sizes
@@ -227,16 +230,17 @@ class Session:
             )
         return epoch
 
-    def _check_taken(self, this: Round, epoch: int, zero_copy: bool) -> None:
-        if zero_copy and (self._taken is None or self._taken[0] != epoch):
+    def _check_source(self, epoch: int, x: torch.Tensor | None) -> None:
+        """Where outputs may lie: in taken memory with zero_copy, in other memory without."""
+        if x is None and self._taken != epoch:
             raise OrderError(
                 "zero_copy=True, but the buffer of this combine was not taken: write the outputs "
                 "into get_next_low_latency_combine_buffer(handle) first"
             )
-        if not zero_copy and self._taken == (epoch, this):
+        if x is not None and x.data_ptr() in self._combine_memory:
             raise OrderError(
-                "the buffer of this combine was taken, peers would write over the outputs in it: "
-                "pass zero_copy=True"
+                "x lies in the memory of get_next_low_latency_combine_buffer, where peers would "
+                "write over it: pass zero_copy=True, or outputs in other memory"
             )
 
     def _copy_choices(self, this: Round, slot: _Slot, topk_idx: torch.Tensor) -> torch.Tensor:
