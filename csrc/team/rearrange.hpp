@@ -81,8 +81,7 @@ TEAM_FN void transpose_lines(const WordMatrix& m, const RowBlock& block, int row
         reinterpret_cast<std::byte*>(m.columns + static_cast<std::uint64_t>(column) * m.column_stride + row);
     const int num_columns = m.num_columns - column < 4 ? m.num_columns - column : 4;
     for (int c = 0; c < num_columns; ++c, to += m.column_stride * 4)
-        for (int i = 0; i < kLineWords; i += kLanes)
-            store(to + i * 4, load<VecU32>(&lines[c][i / 4]));
+        for (int i = 0; i < kLineWords; i += kLanes) store(to + i * 4, load<VecU32>(&lines[c][i / 4]));
 }
 
 // A line of rows from `row` on, whole: peers wrote them past the caches, and columns are read in no order
