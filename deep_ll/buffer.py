@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 topk_idx_t = torch.int64
 """DeepEP's name for the usual dtype of topk_idx; int32 is taken as well."""
 
-_INDEX_DTYPES = (torch.int64, torch.int32)
-
 
 class Buffer:
     """Symmetric memory of a group of ranks and the expert-parallel calls over it. One thread at a
@@ -162,8 +160,8 @@ class Buffer:
             event: see `async_finish`.
             hook: see `return_recv_hook`, else None.
 
-        `recv_x` and `handle.src_info` are views of the heap. They may be read until the second next
-        dispatch is called.
+        All of these tensors belong to the buffer. They may be read until the second next dispatch
+        is called; clone what you want to keep.
 
         Raises:
             ArgumentError: a tensor or a number that cannot work; nothing was moved.
@@ -175,13 +173,9 @@ class Buffer:
         session = self._usable()
         checks.modes(async_finish, return_recv_hook)
         fmt = checks.formats(use_fp8, round_scale, use_ue8m0)
-        checks.tensor("x", x, (torch.bfloat16,), (None, None))
-        num_tokens, hidden = x.shape
-        checks.tensor("topk_idx", topk_idx, _INDEX_DTYPES, (num_tokens, None))
-        checks.num_tokens_fit(num_tokens, num_max_dispatch_tokens_per_rank)
-        kind = session.kinds.of(
-            Sizes(num_max_dispatch_tokens_per_rank, hidden, num_experts, topk_idx.shape[1], fmt)
-        )
+        max_tokens = num_max_dispatch_tokens_per_rank
+        _, hidden, num_topk = checks.dispatched(x, topk_idx, max_tokens)
+        kind = session.kinds.of(Sizes(max_tokens, hidden, num_experts, num_topk, fmt))
         stats = cumulative_local_expert_recv_stats
         if stats is not None:
             checks.tensor(
@@ -231,12 +225,10 @@ class Buffer:
         this = session.live_round(handle)
         kind = this.kind
         num_topk, hidden = kind.sizes.num_topk, kind.sizes.hidden
-        checks.tensor("topk_idx", topk_idx, _INDEX_DTYPES, (this.num_tokens, num_topk))
-        checks.tensor("topk_weights", topk_weights, (torch.float32,), (this.num_tokens, num_topk))
-        checks.tensor("x", x, (torch.bfloat16,), (kind.num_local, kind.max_rows, hidden))
         if out is None:
             out = torch.empty((this.num_tokens, hidden), dtype=torch.bfloat16)
-        checks.tensor("out", out, (torch.bfloat16,), (this.num_tokens, hidden))
+        x_shape = (kind.num_local, kind.max_rows, hidden)
+        checks.combined((x, topk_idx, topk_weights, out), (this.num_tokens, num_topk), x_shape)
         pending = session.combine(this, None if zero_copy else x, topk_idx, topk_weights, out)
         if not (async_finish or return_recv_hook):
             pending.finish()

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from deep_ll._native import Shape
 
 GROUP = 128  # channels that share a scale
+INDEX_DTYPES = (torch.int64, torch.int32)
 _ALIGN = 16  # bytes
 
 
@@ -46,14 +47,68 @@ def exchange_sizes(
         )
 
 
+def dispatched(x: torch.Tensor, topk_idx: torch.Tensor, max_tokens: int) -> tuple[int, int, int]:
+    """The tensors of a dispatch; returns tokens, hidden and top-k.
+
+    The good case is one expression: between two calls of a layer caches are filled with other
+    things, and every function called here costs more than it seems to.
+    """
+    try:
+        num_tokens, hidden = x.shape
+        num_rows, num_topk = topk_idx.shape
+        good = (
+            x.dtype is torch.bfloat16
+            and topk_idx.dtype in INDEX_DTYPES
+            and x.is_cpu
+            and topk_idx.is_cpu
+            and x.is_contiguous()
+            and topk_idx.is_contiguous()
+            and x.data_ptr() % _ALIGN == 0
+            and num_rows == num_tokens <= max_tokens
+        )
+    except (AttributeError, ValueError):
+        good = False
+    if not good:
+        tensor("x", x, (torch.bfloat16,), (None, None))
+        num_tokens, hidden = x.shape
+        tensor("topk_idx", topk_idx, INDEX_DTYPES, (num_tokens, None))
+        num_tokens_fit(num_tokens, max_tokens)
+    return num_tokens, hidden, num_topk
+
+
+def combined(
+    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
+    choices_shape: tuple[int, int],
+    x_shape: tuple[int, int, int],
+) -> None:
+    """The tensors of a combine: x, topk_idx, topk_weights, out. Good ones cost one expression."""
+    x, topk_idx, weights, out = tensors
+    out_shape = (choices_shape[0], x_shape[2])
+    try:
+        good = (
+            x.dtype is out.dtype is torch.bfloat16
+            and weights.dtype is torch.float32
+            and topk_idx.dtype in INDEX_DTYPES
+            and x.shape == x_shape
+            and topk_idx.shape == weights.shape == choices_shape
+            and out.shape == out_shape
+            and all(t.is_cpu and t.is_contiguous() for t in tensors)
+            and (x.data_ptr() | out.data_ptr()) % _ALIGN == 0
+        )
+    except AttributeError:
+        good = False
+    if good:
+        return
+    tensor("topk_idx", topk_idx, INDEX_DTYPES, choices_shape)
+    tensor("topk_weights", weights, (torch.float32,), choices_shape)
+    tensor("x", x, (torch.bfloat16,), x_shape)
+    tensor("out", out, (torch.bfloat16,), out_shape)
+
+
 def tensor(
     name: str, value: object, dtypes: tuple[torch.dtype, ...], sizes: tuple[int | None, ...]
 ) -> None:
-    """A contiguous, aligned CPU tensor of one of `dtypes` and of `sizes` (None: any).
-
-    Called several times in every operation: the good case is one expression, the words are
-    elsewhere.
-    """
+    """A contiguous, aligned CPU tensor of one of `dtypes` and of `sizes` (None: any)."""
     good = (
         isinstance(value, torch.Tensor)
         and value.is_cpu

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
+
 from deep_ll import _native, checks
 from deep_ll.errors import ArgumentError
 from deep_ll.plan import expected_bytes
@@ -11,8 +13,6 @@ from deep_ll.runtime import memory
 from deep_ll.views import combine_view, recv_views
 
 if TYPE_CHECKING:
-    import torch
-
     from deep_ll._native import Shape, Window
     from deep_ll.runtime.heap import Heap
     from deep_ll.views import RecvViews
@@ -40,8 +40,27 @@ class Kind(NamedTuple):
     max_rows: int
     row_bytes: int
     ledger_bytes: int
+    counts: tuple[Counts, Counts]
     recv: tuple[RecvViews, RecvViews]
     combine: tuple[torch.Tensor, torch.Tensor]
+
+
+class Counts(NamedTuple):
+    """The small results of a dispatch, with their addresses.
+
+    Made once like the views: a new tensor costs more than a call's counting and announcing.
+    """
+
+    recv_count: torch.Tensor  # int32 [E_local]
+    layout_range: torch.Tensor  # int64 [E_local, R]
+    addresses: tuple[int, int]
+
+    @classmethod
+    def of(cls, shape: Shape) -> Counts:
+        """Counts of one slot."""
+        count = torch.zeros(shape.num_local, dtype=torch.int32)
+        layout = torch.zeros((shape.num_local, shape.num_ranks), dtype=torch.int64)
+        return cls(count, layout, (count.data_ptr(), layout.data_ptr()))
 
 
 class Kinds:
@@ -74,7 +93,8 @@ class Kinds:
         recv = [recv_views(self._heap, self._window, shape, slot) for slot in (0, 1)]
         combine = [combine_view(self._heap, self._window, shape, slot) for slot in (0, 1)]
         numbers = (shape.num_local, shape.max_rows, shape.row_bytes, shape.ledger_bytes)
-        return Kind(sizes, shape, *numbers, (recv[0], recv[1]), (combine[0], combine[1]))
+        counts = (Counts.of(shape), Counts.of(shape))
+        return Kind(sizes, shape, *numbers, counts, (recv[0], recv[1]), (combine[0], combine[1]))
 
     def _check_room(self, shape: Shape) -> None:
         needed = max(shape.recv_bytes, shape.combine_bytes)

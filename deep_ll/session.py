@@ -121,9 +121,8 @@ class Session:
         bad = _native.copy_choices(topk_idx.data_ptr(), wide, num_tokens, shape, address, 0)
         if bad is not None:
             checks.choices(bad, shape, epoch)
-        count = torch.empty(kind.num_local, dtype=torch.int32)
-        layout = torch.empty((kind.num_local, self.size), dtype=torch.int64)
-        batch = _native.Batch(x.data_ptr(), num_tokens, count.data_ptr(), layout.data_ptr())
+        counts = kind.counts[epoch % NUM_SLOTS]
+        batch = _native.Batch(x.data_ptr(), num_tokens, *counts.addresses)
         how = self._how(num_tokens * kind.sizes.num_topk * kind.row_bytes)
         slot.round = None  # until it is sent
         sent = exchange.dispatch_send(shape, how, address, batch)
@@ -134,10 +133,9 @@ class Session:
         if now:
             this.pending.finish()
         views, sizes = kind.recv[epoch % NUM_SLOTS], kind.sizes
-        handle = Handle.of(
-            this, views.src_info, layout, sizes.max_tokens, sizes.hidden, sizes.num_experts
-        )
-        return views.x, count, handle, this.pending
+        fields = (sizes.max_tokens, sizes.hidden, sizes.num_experts)
+        handle = Handle.of(this, views.src_info, counts.layout_range, *fields)
+        return views.x, counts.recv_count, handle, this.pending
 
     def _receive(self, this: Round, stats: torch.Tensor | None) -> None:
         self.check_usable()

@@ -14,7 +14,7 @@ T* pointer(std::uint64_t address) {
 // Spinning pays only while every rank has a core of its own.
 WaitPolicy policy_of(std::int64_t timeout_ns, bool crowded) {
     const std::int64_t deadline = timeout_ns == 0 ? 0 : now_ns() + timeout_ns;
-    return {deadline, crowded ? 50 : 2000, crowded ? 10 : 20, python_interrupts};
+    return {deadline, crowded ? 50 : 20000, 10, python_interrupts};
 }
 
 }  // namespace
