@@ -36,6 +36,12 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--dtype", choices=["fp8", "bf16"], default="fp8", help="of dispatched rows"
     )
+    parser.add_argument(
+        "--scales",
+        choices=["rows", "columns"],
+        default="rows",
+        help="strides of received FP8 scales: as they arrive, or DeepEP's (transposed)",
+    )
     parser.add_argument("--iters", type=int, default=30, help="timed iterations of everything")
     parser.add_argument("--num-rounds", type=int, default=6, help="turns they are spread over")
     parser.add_argument("--seed", type=int, default=0)
@@ -126,7 +132,9 @@ def run(
         progress.say("building the floor")
         build()
     for ep in args.ep:
-        shape = Shape(ep, args.tokens, args.hidden, args.topk, args.experts, args.dtype)
+        shape = Shape(
+            ep, args.tokens, args.hidden, args.topk, args.experts, args.dtype, args.scales
+        )
         measurement = measure(shape, plan, progress)
         rows += rows_of(measurement)
         notes += measurement.notes

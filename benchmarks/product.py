@@ -31,6 +31,8 @@ class DeepLL:
             num_experts=shape.experts,
             max_topk=shape.topk,
             timeout_s=job.timeout_s,
+            # As the floor and the peers leave them; columns are what grouped GEMMs on GPUs want.
+            row_major_scales=job.shape.scales == "rows",
         )
         num_rows = shape.ep * shape.tokens
         # Only the rows that arrive are ever touched, so only they take memory.

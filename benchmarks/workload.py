@@ -25,6 +25,7 @@ class Shape:
     topk: int
     experts: int
     dtype: str
+    scales: str = "rows"  # or columns, of deep_ll's FP8 rows
 
     @property
     def use_fp8(self) -> bool:

@@ -42,7 +42,7 @@ class Shape:
 class CallOptions:
     """How a call waits and stores."""
 
-    def __init__(self, timeout_ns: int, streaming: bool, small: bool) -> None: ...
+    def __init__(self, timeout_ns: int, streaming: bool, small: bool, columns: bool) -> None: ...
 
 @final
 class Batch:
@@ -90,7 +90,6 @@ class Exchange:
     dispatched: int
     combined: int
     consumed: int
-    interrupted: bool
     num_threads: int
     def __init__(
         self,

@@ -30,6 +30,14 @@ if TYPE_CHECKING:
 topk_idx_t = torch.int64
 """DeepEP's name for the usual dtype of topk_idx; int32 is taken as well."""
 
+# The usual ways to cast, by (use_fp8, round_scale, use_ue8m0); checks.formats refuses the others.
+_FORMATS = {
+    (False, False, False): 0,
+    (True, False, False): 1,
+    (True, True, False): 2,
+    (True, True, True): 3,
+}
+
 
 class Buffer:
     """Symmetric memory of a group of ranks and the expert-parallel calls over it. One thread at a
@@ -53,6 +61,9 @@ class Buffer:
             DEEP_LL_TIMEOUT_S, 100.
         num_threads: threads of this rank. Default: DEEP_LL_NUM_THREADS, or cores / ranks on this
             host.
+        row_major_scales: FP8 scales with strides (.., .., 1) instead of DeepEP's columns, which
+            grouped GEMMs on GPUs want and processors do not: a dispatch is faster, and so is
+            reading a row's scales.
         explicitly_destroy: warn if the buffer is dropped without `destroy()`.
 
     Raises:
@@ -75,6 +86,7 @@ class Buffer:
         max_topk: int = 8,
         timeout_s: float | None = None,
         num_threads: int | None = None,
+        row_major_scales: bool = False,
         explicitly_destroy: bool = False,
     ) -> None:
         self._session: Session | None = None
@@ -100,9 +112,8 @@ class Buffer:
         self.rank, self.group_size = ranks.rank, ranks.size
         self.low_latency_mode = True
         self.num_nvl_bytes, self.num_qps_per_rank = num_nvl_bytes, num_qps_per_rank
-        self._session = Session(
-            open_heap(ranks, self.num_rdma_bytes), settings, timeout_s, num_threads, expected
-        )
+        heap = open_heap(ranks, self.num_rdma_bytes)
+        self._session = Session(heap, settings, timeout_s, num_threads, expected, row_major_scales)
 
     @staticmethod
     def get_low_latency_rdma_size_hint(
@@ -171,8 +182,12 @@ class Buffer:
             PeerTimeout: a rank did not come.
         """
         session = self._usable()
-        checks.modes(async_finish, return_recv_hook)
-        fmt = checks.formats(use_fp8, round_scale, use_ue8m0)
+        now = not (async_finish or return_recv_hook)
+        if not now:
+            checks.modes(async_finish, return_recv_hook)
+        fmt = _FORMATS.get((use_fp8, round_scale, use_ue8m0))
+        if fmt is None:
+            fmt = checks.formats(use_fp8, round_scale, use_ue8m0)
         max_tokens = num_max_dispatch_tokens_per_rank
         _, hidden, num_topk = checks.dispatched(x, topk_idx, max_tokens)
         kind = session.kinds.of(Sizes(max_tokens, hidden, num_experts, num_topk, fmt))
@@ -181,7 +196,6 @@ class Buffer:
             checks.tensor(
                 "cumulative_local_expert_recv_stats", stats, (torch.int32,), (kind.num_local,)
             )
-        now = not (async_finish or return_recv_hook)
         recv_x, recv_count, handle, pending = session.dispatch(kind, x, topk_idx, stats, now)
         if now:
             return recv_x, recv_count, handle, EventOverlap(), None
@@ -300,10 +314,12 @@ class Buffer:
             )
 
     def _usable(self) -> Session:
-        if self._session is None:
+        session = self._session
+        if session is None:
             raise OrderError("this buffer was destroyed: make another one")
-        self._session.check_usable()
-        return self._session
+        if session.broken is not None:
+            session.check_usable()
+        return session
 
     @staticmethod
     def _end_later(

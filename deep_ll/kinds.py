@@ -66,9 +66,12 @@ class Counts(NamedTuple):
 class Kinds:
     """All kinds that a buffer has met. A new one is checked against the buffer, then remembered."""
 
-    def __init__(self, heap: Heap, window: Window, expected: int | None) -> None:
+    def __init__(
+        self, heap: Heap, window: Window, expected: int | None, row_major_scales: bool
+    ) -> None:
         self.expected = expected  # bytes a rank will touch; None: no kind known yet
         self._heap, self._window = heap, window
+        self._row_major_scales = row_major_scales
         self._known: dict[Sizes, Kind] = {}
 
     def of(self, sizes: Sizes) -> Kind:
@@ -90,7 +93,8 @@ class Kinds:
         shape = _native.Shape(num_ranks, rank, num_experts, max_tokens, hidden, num_topk, fmt)
         self._check_room(shape)
         self._check_memory(shape)
-        recv = [recv_views(self._heap, self._window, shape, slot) for slot in (0, 1)]
+        in_rows = self._row_major_scales
+        recv = [recv_views(self._heap, self._window, shape, slot, in_rows) for slot in (0, 1)]
         combine = [combine_view(self._heap, self._window, shape, slot) for slot in (0, 1)]
         numbers = (shape.num_local, shape.max_rows, shape.row_bytes, shape.ledger_bytes)
         counts = (Counts.of(shape), Counts.of(shape))

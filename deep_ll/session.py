@@ -67,13 +67,14 @@ class Session:
         timeout_s: float,
         num_threads: int | None,
         expected: int | None,
+        row_major_scales: bool,
     ) -> None:
         cores = machine.num_cores()
         threads = num_threads or settings.num_threads or max(1, cores // heap.num_local_ranks)
         self.rank, self.size = heap.rank, len(heap.maps)
         self.heap = heap
         self.window = _native.Window.carve(heap.num_bytes, self.size)
-        self.kinds = Kinds(heap, self.window, expected)
+        self.kinds = Kinds(heap, self.window, expected, row_major_scales)
         self.exchange = _native.Exchange(
             bases=heap.bases,
             rank=heap.rank,
@@ -93,7 +94,9 @@ class Session:
         self._combine_memory = range(start, start + combine.slots * combine.slot_bytes)
         timeout_ns = round(timeout_s * _NS)
         self._options = {
-            (streaming, small): _native.CallOptions(timeout_ns, streaming, small)
+            (streaming, small): _native.CallOptions(
+                timeout_ns, streaming, small, not row_major_scales
+            )
             for streaming in (False, True)
             for small in (False, True)
         }
@@ -286,8 +289,6 @@ class Session:
 
     def check_usable(self) -> None:
         """Raises if an earlier call left peers in an unknown state."""
-        if self.broken is None and self.exchange.interrupted:
-            self.broken = f"a call of rank {self.rank} was interrupted while it waited for peers"
         if self.broken is not None:
             raise OrderError(
                 f"this buffer cannot be used any more, destroy it and make another: {self.broken}"

@@ -22,20 +22,27 @@ class RecvViews:
     src_info: torch.Tensor
 
 
-def recv_views(heap: Heap, window: Window, shape: Shape, slot: int) -> RecvViews:
+def recv_views(
+    heap: Heap, window: Window, shape: Shape, slot: int, row_major_scales: bool
+) -> RecvViews:
     """Received rows of slot `slot`: x [E_local, R*M, hidden], its scales if any, src_info int32
     [E_local, R*M].
     """
     start = window.recv.offset + slot * window.recv.slot_bytes
-    x_at, _, scales_at, info_at = (start + offset for offset in shape.recv_offsets)
+    x_at, labels_at, scales_at, info_at = (start + offset for offset in shape.recv_offsets)
     num_local, rows = shape.num_local, shape.max_rows
     src_info = heap.view(info_at, torch.int32, num_local, rows)
     if shape.format == 0:
         return RecvViews(heap.view(x_at, torch.bfloat16, num_local, rows, shape.hidden), src_info)
     dtype = torch.int32 if shape.format == _UE8M0 else torch.float32
-    columns = heap.view(scales_at, dtype, num_local, shape.scale_words, rows)
+    if row_major_scales:
+        # Where they arrived: at the head of each row's label.
+        labels = heap.view(labels_at, dtype, num_local, rows, shape.label_bytes // 4)
+        scales = labels[:, :, : shape.scale_words]
+    else:
+        scales = heap.view(scales_at, dtype, num_local, shape.scale_words, rows).transpose(1, 2)
     x = heap.view(x_at, torch.float8_e4m3fn, num_local, rows, shape.hidden)
-    return RecvViews((x, columns.transpose(1, 2)), src_info)
+    return RecvViews((x, scales), src_info)
 
 
 def combine_view(heap: Heap, window: Window, shape: Shape, slot: int) -> torch.Tensor:

@@ -7,6 +7,7 @@ from exchange import expect, make_buffer, mode_options, padded, send
 
 import deep_ll
 from deep_ll.testing import run_ranks
+from deep_ll.testing.compare import assert_received
 
 CASE = Case(world=2, experts=6, tokens=5, max_tokens=8, hidden=640, topk=3)
 EXPERTS_LOCAL, ROWS = 3, 16
@@ -138,3 +139,19 @@ def test_module_surface():
     assert issubclass(deep_ll.PeerTimeout, TimeoutError)
     assert issubclass(deep_ll.HeapMemoryError, error)
     assert issubclass(deep_ll.HeapMemoryError, MemoryError)
+
+
+def check_row_major_scales(group, cast):
+    """The same scales, where a processor likes them."""
+    case = Case(**{**CASE.__dict__, "cast": cast})
+    with make_buffer(group, case, row_major_scales=True) as buf:
+        for round_idx in range(3):
+            inputs = make_inputs(case, round_idx)
+            recv_x, recv_count, handle, _, _ = send(buf, case, inputs[buf.rank])
+            assert recv_x[1].stride(2) == 1
+            assert_received(recv_x, recv_count, handle, expect(case, inputs)[buf.rank])
+
+
+@pytest.mark.parametrize("cast", [cast for cast in CASTS if cast != "bf16"])
+def test_row_major_scales(cast):
+    run_ranks(2, check_row_major_scales, cast)

@@ -71,6 +71,7 @@ bool Exchange::dispatch_receive(const Shape& shape,
                                 std::uint64_t stats) {
     DispatchArgs args{common(shape, options, ledger)};
     args.epoch = epoch;
+    args.columns = options.columns;
     args.stats = pointer<std::int32_t>(stats);
     return kernels_.dispatch_receive(pool_, args);
 }

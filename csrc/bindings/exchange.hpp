@@ -13,7 +13,8 @@ namespace deep_ll {
 struct CallOptions {
     std::int64_t timeout_ns;  // 0: none
     bool streaming;
-    bool small;  // not worth waking this rank's other threads
+    bool small;           // not worth waking this rank's other threads
+    bool columns = true;  // received scales go into columns
 };
 
 // The tensors of a dispatch, by address.

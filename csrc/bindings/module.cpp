@@ -27,10 +27,22 @@ bool raise_if_interrupted(Exchange& exchange, bool done) {
     return done;
 }
 
+// After an interruption peers wait for what will not come: no call may go on as if nothing had happened.
+void refuse_if_interrupted(const Exchange& exchange) {
+    if (!exchange.interrupted()) return;
+    const py::object error = py::module_::import("deep_ll.errors").attr("OrderError");
+    py::set_error(
+        error,
+        "this buffer cannot be used any more, destroy it and make another: a call was interrupted while it "
+        "waited for peers");
+    throw py::error_already_set();
+}
+
 // Calls a method without the GIL.
 template <class... Args>
 auto blocking(bool (Exchange::*method)(Args...)) {
     return [method](Exchange& exchange, Args... args) {
+        refuse_if_interrupted(exchange);
         bool done = false;
         {
             const py::gil_scoped_release unlocked;
@@ -98,10 +110,10 @@ void bind_shape(py::module_& m) {
             return py::make_tuple(at.x, at.labels, at.scales, at.src_info);
         });
     py::class_<CallOptions>(m, "CallOptions")
-        .def(py::init([](std::int64_t timeout_ns, bool streaming, bool small) {
-                 return CallOptions{timeout_ns, streaming, small};
+        .def(py::init([](std::int64_t timeout_ns, bool streaming, bool small, bool columns) {
+                 return CallOptions{timeout_ns, streaming, small, columns};
              }),
-             py::arg("timeout_ns"), py::arg("streaming"), py::arg("small"));
+             py::arg("timeout_ns"), py::arg("streaming"), py::arg("small"), py::arg("columns"));
 }
 
 void bind_calls(py::module_& m) {
@@ -148,7 +160,6 @@ void bind_exchange(py::module_& m) {
         .def("combine_send", blocking(&Exchange::combine_send))
         .def("combine_receive", blocking(&Exchange::combine_receive))
         .def("await_credit", blocking(&Exchange::await_credit))
-        .def_property_readonly("interrupted", &Exchange::interrupted)
         .def("report", &report_of)
         .def("disagreement", &disagreement_of)
         .def_property_readonly("dispatched", [](const Exchange& e) { return e.progress().dispatched; })

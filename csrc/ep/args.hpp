@@ -45,6 +45,7 @@ struct DispatchArgs : Common {
     int num_tokens = 0;
     std::int32_t* recv_count = nullptr;    // [num_local]
     std::int64_t* layout_range = nullptr;  // [num_local, num_ranks], begin << 32 | count
+    bool columns = true;                   // scales are transposed; else they stay in the labels
     std::int32_t* stats = nullptr;         // [num_local] or null: grows by recv_count
 };
 

@@ -197,7 +197,7 @@ TEAM_FN void unpack_expert(const Team& team, const DispatchArgs& args, const Rec
     const int count = static_cast<int>(args.ledger.received[local]);
     const auto* labels = args.peers.mine<std::byte>(slot + layout.labels + first * label_bytes);
     auto* src_info = args.peers.mine<std::int32_t>(slot + layout.src_info) + first;
-    if (words != 0) {
+    if (words != 0 && args.columns) {
         auto* columns = args.peers.mine<std::uint32_t>(slot + layout.scales) + first * words;
         transpose(team,
                   WordMatrix{labels, label_bytes, columns, shape.max_rows(), count, shape.scale_words()});
