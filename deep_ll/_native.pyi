@@ -48,7 +48,16 @@ class CallOptions:
 class Batch:
     """The tensors of a dispatch, by address."""
 
-    def __init__(self, x: int, num_tokens: int, recv_count: int, layout_range: int, /) -> None: ...
+    def __init__(
+        self,
+        x: int,
+        num_tokens: int,
+        recv_count: int,
+        layout_range: int,
+        indices: int,
+        wide: bool,
+        /,
+    ) -> None: ...
 
 @final
 class Answer:
@@ -113,6 +122,7 @@ class Exchange:
         self, shape: Shape, options: CallOptions, ledger: int, answer: Answer, sum: Sum, /
     ) -> bool: ...
     def await_credit(self, shape: Shape, options: CallOptions, /) -> bool: ...
+    def bad_choice(self) -> tuple[int, int, int, int] | None: ...
     def report(self) -> tuple[int, int, int, list[tuple[int, int]]]: ...
     def disagreement(self) -> tuple[int, int, int, int, int, int, int] | None: ...
 

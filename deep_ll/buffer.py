@@ -10,7 +10,6 @@ import torch
 from deep_ll import _native, checks, env, sizing
 from deep_ll.errors import ArgumentError, OrderError
 from deep_ll.event import EventOverlap
-from deep_ll.kinds import Sizes
 from deep_ll.plan import Plan, plan_of
 from deep_ll.runtime.group import as_group
 from deep_ll.runtime.heap import open_heap
@@ -189,14 +188,14 @@ class Buffer:
         if fmt is None:
             fmt = checks.formats(use_fp8, round_scale, use_ue8m0)
         max_tokens = num_max_dispatch_tokens_per_rank
-        _, hidden, num_topk = checks.dispatched(x, topk_idx, max_tokens)
-        kind = session.kinds.of(Sizes(max_tokens, hidden, num_experts, num_topk, fmt))
+        tokens = checks.dispatched(x, topk_idx, max_tokens)
+        kind = session.kinds.of((max_tokens, tokens.hidden, num_experts, tokens.num_topk, fmt))
         stats = cumulative_local_expert_recv_stats
         if stats is not None:
             checks.tensor(
                 "cumulative_local_expert_recv_stats", stats, (torch.int32,), (kind.num_local,)
             )
-        recv_x, recv_count, handle, pending = session.dispatch(kind, x, topk_idx, stats, now)
+        recv_x, recv_count, handle, pending = session.dispatch(kind, tokens, stats, now)
         if now:
             return recv_x, recv_count, handle, EventOverlap(), None
         return recv_x, recv_count, handle, *self._end_later(session, pending, return_recv_hook)
@@ -276,7 +275,8 @@ class Buffer:
         Raises:
             ArgumentError: the buffer is too small for this shape.
         """
-        self._usable().kinds.of(Sizes(num_max_dispatch_tokens_per_rank, hidden, num_experts, 1, 0))
+        sizes = (num_max_dispatch_tokens_per_rank, hidden, num_experts, 1, 0)
+        self._usable().kinds.of(sizes)
 
     def plan(self) -> Plan:
         """What every byte of this rank's heap is for, and how much of it will be touched.

@@ -4,7 +4,7 @@ values and the cure.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -47,8 +47,19 @@ def exchange_sizes(
         )
 
 
-def dispatched(x: torch.Tensor, topk_idx: torch.Tensor, max_tokens: int) -> tuple[int, int, int]:
-    """The tensors of a dispatch; returns tokens, hidden and top-k.
+class Tokens(NamedTuple):
+    """The tensors of a dispatch, checked: their numbers and addresses."""
+
+    num_tokens: int
+    hidden: int
+    num_topk: int
+    x: int
+    indices: int
+    wide: bool
+
+
+def dispatched(x: torch.Tensor, topk_idx: torch.Tensor, max_tokens: int) -> Tokens:
+    """The tensors of a dispatch.
 
     The good case is one expression: between two calls of a layer caches are filled with other
     things, and every function called here costs more than it seems to.
@@ -56,24 +67,24 @@ def dispatched(x: torch.Tensor, topk_idx: torch.Tensor, max_tokens: int) -> tupl
     try:
         num_tokens, hidden = x.shape
         num_rows, num_topk = topk_idx.shape
+        dtype, at, indices_at = topk_idx.dtype, x.data_ptr(), topk_idx.data_ptr()
         good = (
             x.dtype is torch.bfloat16
-            and topk_idx.dtype in INDEX_DTYPES
+            and dtype in INDEX_DTYPES
             and x.is_cpu
             and topk_idx.is_cpu
             and x.is_contiguous()
             and topk_idx.is_contiguous()
-            and x.data_ptr() % _ALIGN == 0
+            and at % _ALIGN == 0
             and num_rows == num_tokens <= max_tokens
         )
-    except (AttributeError, ValueError):
+    except (AttributeError, ValueError, RuntimeError):
         good = False
     if not good:
         tensor("x", x, (torch.bfloat16,), (None, None))
-        num_tokens, hidden = x.shape
-        tensor("topk_idx", topk_idx, INDEX_DTYPES, (num_tokens, None))
-        num_tokens_fit(num_tokens, max_tokens)
-    return num_tokens, hidden, num_topk
+        tensor("topk_idx", topk_idx, INDEX_DTYPES, (x.shape[0], None))
+        num_tokens_fit(x.shape[0], max_tokens)
+    return Tokens(num_tokens, hidden, num_topk, at, indices_at, dtype is torch.int64)
 
 
 def combined(

@@ -72,10 +72,10 @@ class Kinds:
         self.expected = expected  # bytes a rank will touch; None: no kind known yet
         self._heap, self._window = heap, window
         self._row_major_scales = row_major_scales
-        self._known: dict[Sizes, Kind] = {}
+        self._known: dict[tuple[int, int, int, int, int], Kind] = {}
 
-    def of(self, sizes: Sizes) -> Kind:
-        """The kind with these sizes.
+    def of(self, sizes: tuple[int, int, int, int, int]) -> Kind:
+        """The kind with these sizes, in the order of Sizes.
 
         Raises:
             ArgumentError: no exchange can have them, or this buffer is too small for it.
@@ -83,7 +83,7 @@ class Kinds:
         """
         kind = self._known.get(sizes)
         if kind is None:
-            kind = self._known[sizes] = self._make(sizes)
+            kind = self._known[sizes] = self._make(Sizes(*sizes))
         return kind
 
     def _make(self, sizes: Sizes) -> Kind:

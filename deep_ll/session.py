@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from deep_ll._native import Answer, CallOptions, Shape
+    from deep_ll.checks import Tokens
     from deep_ll.env import Settings
     from deep_ll.runtime.heap import Heap
 
@@ -40,8 +41,15 @@ class _Slot:
 
     ledger: torch.Tensor
     choices: torch.Tensor
+    address: int = 0  # of the ledger
+    num_bytes: int = 0
     round: Round | None = None
     combine: Pending | None = None
+
+    def grow(self, num_bytes: int) -> None:
+        """A larger ledger; rounds that still need the old one keep it."""
+        self.ledger = torch.empty(num_bytes, dtype=torch.uint8)
+        self.address, self.num_bytes = self.ledger.data_ptr(), num_bytes
 
 
 class _Gathering(NamedTuple):
@@ -103,42 +111,38 @@ class Session:
         self._streaming = settings.streaming
         self._cached_bytes = machine.cache_bytes() // _CACHE_SHARE // heap.num_local_ranks
 
-    def dispatch(
-        self,
-        kind: Kind,
-        x: torch.Tensor,
-        topk_idx: torch.Tensor,
-        stats: torch.Tensor | None,
-        now: bool,
-    ) -> Sent:
+    def dispatch(self, kind: Kind, tokens: Tokens, stats: torch.Tensor | None, now: bool) -> Sent:
         """Sends this rank's tokens, and receives if it is to be `now`."""
-        self.finish_asynchronous()
-        shape, exchange = kind.shape, self.exchange
+        if self._asynchronous:
+            self.finish_asynchronous()
+        exchange = self.exchange
         epoch = exchange.dispatched + 1 & _EPOCHS
         slot = self._slots[epoch % NUM_SLOTS]
         if slot.round is not None:
             slot.round.check_over(epoch)
-        ledger = self._ledger(slot, kind.ledger_bytes)
-        address, num_tokens = ledger.data_ptr(), x.shape[0]
-        wide = topk_idx.dtype == torch.int64
-        bad = _native.copy_choices(topk_idx.data_ptr(), wide, num_tokens, shape, address, 0)
-        if bad is not None:
-            checks.choices(bad, shape, epoch)
-        counts = kind.counts[epoch % NUM_SLOTS]
-        batch = _native.Batch(x.data_ptr(), num_tokens, *counts.addresses)
-        how = self._how(num_tokens * kind.sizes.num_topk * kind.row_bytes)
-        slot.round = None  # until it is sent
-        sent = exchange.dispatch_send(shape, how, address, batch)
-        if not sent:
-            self._fail(f"dispatch #{epoch}", _greeting(shape))
-        slot.round = this = Round(self._identity, epoch, kind, ledger, num_tokens, how)
-        this.pending = Pending("dispatch", epoch, lambda: self._receive(this, stats))
+        if slot.num_bytes < kind.ledger_bytes:
+            slot.grow(kind.ledger_bytes)
+        counts, sizes = kind.counts[epoch % NUM_SLOTS], kind.sizes
+        num_tokens = tokens.num_tokens
+        batch = _native.Batch(tokens.x, num_tokens, *counts.addresses, tokens.indices, tokens.wide)
+        how = self._how(num_tokens * sizes.num_topk * kind.row_bytes)
+        if not exchange.dispatch_send(kind.shape, how, slot.address, batch):
+            self._refuse_dispatch(slot, kind, epoch)
+        slot.round = this = Round(self._identity, epoch, kind, slot.ledger, num_tokens, how)
+        this.pending = pending = Pending("dispatch", epoch, lambda: self._receive(this, stats))
         if now:
-            this.pending.finish()
-        views, sizes = kind.recv[epoch % NUM_SLOTS], kind.sizes
+            pending.finish()
+        views = kind.recv[epoch % NUM_SLOTS]
         fields = (sizes.max_tokens, sizes.hidden, sizes.num_experts)
         handle = Handle.of(this, views.src_info, counts.layout_range, *fields)
-        return views.x, counts.recv_count, handle, this.pending
+        return views.x, counts.recv_count, handle, pending
+
+    def _refuse_dispatch(self, slot: _Slot, kind: Kind, epoch: int) -> None:
+        bad = self.exchange.bad_choice()
+        if bad is not None:
+            checks.choices(bad, kind.shape, epoch)
+        slot.round = None
+        self._fail(f"dispatch #{epoch}", _greeting(kind.shape))
 
     def _receive(self, this: Round, stats: torch.Tensor | None) -> None:
         self.check_usable()
@@ -148,11 +152,6 @@ class Session:
         done = self.exchange.dispatch_receive(shape, this.how, ledger, this.epoch, counters)
         if not done:
             self._fail(f"dispatch #{this.epoch}", _greeting(shape))
-
-    def _ledger(self, slot: _Slot, num_bytes: int) -> torch.Tensor:
-        if slot.ledger.numel() < num_bytes:
-            slot.ledger = torch.empty(num_bytes, dtype=torch.uint8)
-        return slot.ledger
 
     def live_round(self, handle: object) -> Round:
         """The dispatch behind a handle, if its results are still there."""

@@ -55,6 +55,11 @@ bool Exchange::dispatch_send(const Shape& shape,
                              const CallOptions& options,
                              std::uint64_t ledger,
                              const Batch& batch) {
+    if (batch.indices != 0) {
+        bad_choice_ = copy_choices(pointer<const void>(batch.indices), batch.wide, batch.num_tokens, shape,
+                                   Ledger::at(ledger, shape).experts, nullptr);
+        if (bad_choice_.what != BadChoice::none) return false;
+    }
     pool_.reserve_scratch(Label::bytes(shape));
     DispatchArgs args{common(shape, options, ledger)};
     args.x = pointer<const bf16>(batch.x);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ep/args.hpp"
+#include "ep/choices.hpp"
 
 namespace deep_ll {
 
@@ -23,6 +24,8 @@ struct Batch {
     int num_tokens;
     std::uint64_t recv_count;
     std::uint64_t layout_range;
+    std::uint64_t indices = 0;  // to be checked and copied into the ledger; 0: it has them
+    bool wide = false;          // int64, else int32
 };
 
 // Which combine: its epoch, the dispatch that it answers, and where its rows are.
@@ -56,6 +59,8 @@ class Exchange {
     bool combine_receive(const Shape&, const CallOptions&, std::uint64_t ledger, const Answer&, const Sum&);
     bool await_credit(const Shape&, const CallOptions&);
 
+    // What was wrong with the indices of a dispatch that was not sent.
+    const ChoiceCheck& bad_choice() const { return bad_choice_; }
     const Progress& progress() const { return progress_; }
     const WaitReport& report() const { return report_; }
     const Disagreement& disagreement() const { return disagreement_; }
@@ -80,6 +85,7 @@ class Exchange {
     WaitReport report_{};
     Disagreement disagreement_{-1, {}, 0};
     Phase phase_ = Phase::none;
+    ChoiceCheck bad_choice_{BadChoice::none, 0, 0, 0};
     bool interrupted_ = false;
 };
 

@@ -68,17 +68,20 @@ py::object disagreement_of(const Exchange& exchange) {
     return py::make_tuple(d.peer, g.num_experts, g.max_tokens, g.hidden, g.num_topk, g.format, d.word);
 }
 
+py::object verdict(const ChoiceCheck& check) {
+    if (check.what == BadChoice::none) return py::none();
+    return py::make_tuple(static_cast<int>(check.what), check.token, check.choice, check.value);
+}
+
 py::object copy_choices_of(std::uint64_t indices,
                            bool wide,
                            int num_tokens,
                            const Shape& shape,
                            std::uint64_t out,
                            std::uint64_t dispatched) {
-    const ChoiceCheck check =
-        copy_choices(reinterpret_cast<const void*>(indices), wide, num_tokens, shape,
-                     reinterpret_cast<std::int32_t*>(out), reinterpret_cast<const std::int32_t*>(dispatched));
-    if (check.what == BadChoice::none) return py::none();
-    return py::make_tuple(static_cast<int>(check.what), check.token, check.choice, check.value);
+    return verdict(copy_choices(reinterpret_cast<const void*>(indices), wide, num_tokens, shape,
+                                reinterpret_cast<std::int32_t*>(out),
+                                reinterpret_cast<const std::int32_t*>(dispatched)));
 }
 
 void bind_shape(py::module_& m) {
@@ -118,10 +121,10 @@ void bind_shape(py::module_& m) {
 
 void bind_calls(py::module_& m) {
     py::class_<Batch>(m, "Batch")
-        .def(py::init(
-            [](std::uint64_t x, int num_tokens, std::uint64_t recv_count, std::uint64_t layout_range) {
-                return Batch{x, num_tokens, recv_count, layout_range};
-            }));
+        .def(py::init([](std::uint64_t x, int num_tokens, std::uint64_t recv_count,
+                         std::uint64_t layout_range, std::uint64_t indices, bool wide) {
+            return Batch{x, num_tokens, recv_count, layout_range, indices, wide};
+        }));
     py::class_<Answer>(m, "Answer").def(py::init([](std::uint32_t round, std::uint32_t epoch, bool pulled) {
         return Answer{round, epoch, pulled};
     }));
@@ -160,6 +163,7 @@ void bind_exchange(py::module_& m) {
         .def("combine_send", blocking(&Exchange::combine_send))
         .def("combine_receive", blocking(&Exchange::combine_receive))
         .def("await_credit", blocking(&Exchange::await_credit))
+        .def("bad_choice", [](const Exchange& e) { return verdict(e.bad_choice()); })
         .def("report", &report_of)
         .def("disagreement", &disagreement_of)
         .def_property_readonly("dispatched", [](const Exchange& e) { return e.progress().dispatched; })
