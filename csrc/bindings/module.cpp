@@ -88,8 +88,8 @@ void bind_shape(py::module_& m) {
     py::class_<Shape>(m, "Shape")
         .def(py::init([](int num_ranks, int rank, int num_experts, int max_tokens, int hidden, int num_topk,
                          int format) {
-                 return Shape::of(num_ranks, rank, num_experts, max_tokens, hidden, num_topk,
-                                  static_cast<Format>(format));
+                 return Shape(num_ranks, rank, num_experts, max_tokens, hidden, num_topk,
+                              static_cast<Format>(format));
              }),
              py::arg("num_ranks"), py::arg("rank"), py::arg("num_experts"), py::arg("max_tokens"),
              py::arg("hidden"), py::arg("num_topk"), py::arg("format"))

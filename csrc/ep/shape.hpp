@@ -10,23 +10,28 @@ constexpr int kMaxTopk = 32;
 constexpr int kMaxTokens = 4096;  // per rank; counts travel as 16 bits
 
 struct Shape {
-    int num_ranks;
-    int rank;
-    int num_experts;
-    int max_tokens;  // per rank
-    int hidden;
-    int num_topk;
-    Format format;
-    int num_local_experts;
-    std::uint64_t reciprocal;
+    int num_ranks = 0;
+    int rank = 0;
+    int num_experts = 0;
+    int max_tokens = 0;  // per rank
+    int hidden = 0;
+    int num_topk = 0;
+    Format format = Format::bf16;
+    // These follow from the others.
+    int num_local_experts = 0;
+    std::uint64_t reciprocal = 0;
 
-    static Shape of(
-        int num_ranks, int rank, int num_experts, int max_tokens, int hidden, int num_topk, Format format) {
-        const int local = num_experts / num_ranks;
-        return {num_ranks,  rank,   num_experts,
-                max_tokens, hidden, num_topk,
-                format,     local,  (std::uint64_t{1} << 32) / static_cast<std::uint64_t>(local) + 1};
-    }
+    Shape() = default;
+    Shape(int ranks, int this_rank, int experts, int tokens, int channels, int topk, Format wire)
+        : num_ranks(ranks),
+          rank(this_rank),
+          num_experts(experts),
+          max_tokens(tokens),
+          hidden(channels),
+          num_topk(topk),
+          format(wire),
+          num_local_experts(experts / ranks),
+          reciprocal((std::uint64_t{1} << 32) / static_cast<std::uint64_t>(num_local_experts) + 1) {}
 
     TEAM_FN int num_local() const { return num_local_experts; }
     // Experts are few and a division is slow: multiply by a reciprocal that is exact below 2^32 / num_local.
