@@ -103,7 +103,9 @@ def combined(
             and x.shape == x_shape
             and topk_idx.shape == weights.shape == choices_shape
             and out.shape == out_shape
-            and all(t.is_cpu and t.is_contiguous() for t in tensors)
+            and (x.is_cpu and topk_idx.is_cpu and weights.is_cpu and out.is_cpu)
+            and (x.is_contiguous() and topk_idx.is_contiguous())
+            and (weights.is_contiguous() and out.is_contiguous())
             and (x.data_ptr() | out.data_ptr()) % _ALIGN == 0
         )
     except AttributeError:
