@@ -6,6 +6,7 @@ NONCE_BYTES: int
 MAX_TOPK: int
 MAX_TOKENS: int
 MAX_RANKS: int
+MAX_EXPERTS: int
 
 @final
 class Shape:

@@ -66,7 +66,7 @@ class Buffer:
         explicitly_destroy: warn if the buffer is dropped without `destroy()`.
 
     Raises:
-        ArgumentError: arguments that cannot work, here or on another rank.
+        ArgumentError: arguments that cannot work; sizes are checked on all ranks together.
         HeapMemoryError: the ranks of this host are expected to touch more memory than is free.
         PeerError: ranks passed different sizes, or a rank's memory cannot be mapped here.
     """

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 GROUP = 128  # channels that share a scale
 INDEX_DTYPES = (torch.int64, torch.int32)
 _ALIGN = 16  # bytes
+_MAX_HIDDEN = 1 << 16
 
 
 def exchange_sizes(
@@ -26,10 +27,13 @@ def exchange_sizes(
     for name, value, top in (
         ("num_max_dispatch_tokens_per_rank", max_tokens, _native.MAX_TOKENS),
         ("top-k", num_topk, _native.MAX_TOPK),
+        ("the number of ranks", num_ranks, _native.MAX_RANKS),
+        ("num_experts", num_experts, _native.MAX_EXPERTS),
+        ("hidden", hidden, _MAX_HIDDEN),
     ):
         if not 1 <= value <= top:
             raise ArgumentError(f"{name} is {value}: it must be from 1 to {top}")
-    if num_experts < 1 or num_experts % num_ranks != 0:
+    if num_experts % num_ranks != 0:
         raise ArgumentError(
             f"num_experts is {num_experts}, the group has {num_ranks} ranks: experts must be a "
             f"positive multiple of ranks"
@@ -40,7 +44,7 @@ def exchange_sizes(
             f"each once"
         )
     unit, kind = (GROUP, "FP8 dispatch") if fp8 else (8, "BF16 dispatch")
-    if hidden < 1 or hidden % unit != 0:
+    if hidden % unit != 0:
         cure = "pad it, or use_fp8=False (any multiple of 8)" if fp8 else "pad it"
         raise ArgumentError(
             f"hidden is {hidden}: {kind} needs a positive multiple of {unit}; {cure}"

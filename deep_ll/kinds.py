@@ -113,10 +113,11 @@ class Kinds:
         )
 
     def _check_memory(self, shape: Shape) -> None:
-        """For a buffer that was given bytes: only its first call tells what will be touched."""
-        if self.expected is not None:
+        """A buffer that was given bytes learns from its calls what will be touched; so does one
+        whose calls are larger than it was made for. The verdict is this rank's own."""
+        expected, known, heap = expected_bytes(shape), self.expected or 0, self._heap
+        if expected <= known:
             return
-        expected, heap = expected_bytes(shape), self._heap
         available = memory.available_bytes()
-        memory.check_fits(heap.num_local_ranks, expected, available, heap.num_bytes)
+        memory.check_fits(heap.num_local_ranks, expected - known, available, heap.num_bytes)
         self.expected = expected

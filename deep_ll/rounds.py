@@ -100,7 +100,9 @@ class Pending:
             nonlocal called
             if called:
                 raise OrderError(f"the hook of {self.name} was called twice: call each hook once")
-            called = True
-            self.finish()
+            try:
+                self.finish()
+            finally:
+                called = self.done  # not if an earlier operation's failure came first
 
         return hook

@@ -96,7 +96,7 @@ class Session:
         self.broken: str | None = None
         self._slots = [_Slot(_empty(torch.uint8), _empty(torch.int32)) for _ in range(NUM_SLOTS)]
         self._asynchronous: list[Pending] = []
-        self._taken: int | None = None  # the combine whose buffer was taken
+        self._taken: tuple[int, Round] | None = None  # whose combine buffer was taken
         combine = self.window.combine
         start = heap.bases[heap.rank] + combine.offset
         self._combine_memory = range(start, start + combine.slots * combine.slot_bytes)
@@ -186,7 +186,7 @@ class Session:
         free = self.exchange.await_credit(this.kind.shape, self._options[False, True])
         if not free:
             self._fail(f"get_next_low_latency_combine_buffer (for combine #{epoch})", ())
-        self._taken = epoch
+        self._taken = epoch, this
         return this.kind.combine[epoch % NUM_SLOTS]
 
     def combine(
@@ -201,7 +201,7 @@ class Session:
         adds up into `out`."""
         shape = this.kind.shape
         epoch = self._next_combine()
-        self._check_source(epoch, x)
+        self._check_source(this, epoch, x)
         choices = self._copy_choices(this, self._slots[epoch % NUM_SLOTS], topk_idx)
         self.finish_asynchronous()
         sizes = this.kind.sizes
@@ -230,12 +230,12 @@ class Session:
             )
         return epoch
 
-    def _check_source(self, epoch: int, x: torch.Tensor | None) -> None:
+    def _check_source(self, this: Round, epoch: int, x: torch.Tensor | None) -> None:
         """Where outputs may lie: in taken memory with zero_copy, in other memory without."""
-        if x is None and self._taken != epoch:
+        if x is None and self._taken != (epoch, this):
             raise OrderError(
-                "zero_copy=True, but the buffer of this combine was not taken: write the outputs "
-                "into get_next_low_latency_combine_buffer(handle) first"
+                "zero_copy=True, but the buffer of this combine was not taken with this handle: "
+                "write the outputs into get_next_low_latency_combine_buffer(handle) first"
             )
         if x is not None and x.data_ptr() in self._combine_memory:
             raise OrderError(

@@ -69,12 +69,9 @@ def settle(group: Group, request: Request) -> tuple[int, int | None]:
             )
     except ArgumentError as error:
         problem = str(error)
-    answers = group.all_gather((problem, num_bytes, sizes, memory.available_bytes()))
-    _agree(
-        group,
-        [(num_bytes, sizes) for _, num_bytes, sizes, _ in answers],
-        [problem for problem, *_ in answers],
-    )
+    asked = (num_bytes, sizes, request.max_topk)
+    answers = group.all_gather((problem, asked, memory.available_bytes()))
+    _agree(group, [theirs for _, theirs, _ in answers], [problem for problem, *_ in answers])
     if expected is not None:
         # The smallest figure of all ranks, so that all come to the same verdict.
         memory.check_fits(group.size, expected, min(free for *_, free in answers), num_bytes)
@@ -110,7 +107,7 @@ def _expected(sizes: tuple[int, int, int], num_ranks: int, max_topk: int) -> int
 
 
 def _agree(
-    group: Group, asked: list[tuple[int, tuple[int, int, int] | None]], problems: list[str]
+    group: Group, asked: list[tuple[int, tuple[int, int, int] | None, int]], problems: list[str]
 ) -> None:
     if problems[group.rank]:
         raise ArgumentError(problems[group.rank])
@@ -120,7 +117,7 @@ def _agree(
     other = next((rank for rank, theirs in enumerate(asked) if theirs != asked[group.rank]), None)
     if other is None:
         return
-    names = ("heap bytes", "(max_tokens_per_rank, hidden, num_experts)")
+    names = ("heap bytes", "(max_tokens_per_rank, hidden, num_experts)", "max_topk")
     differs = [
         f"{n} {a} there and {b} here"
         for n, a, b in zip(names, asked[other], asked[group.rank], strict=True)

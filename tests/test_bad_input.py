@@ -330,3 +330,48 @@ def refused_dispatch_keeps_handles(group):
 
 def test_a_refused_dispatch_keeps_older_handles():
     run_ranks(2, refused_dispatch_keeps_handles, timeout_s=TIMEOUT_S)
+
+
+def stale_verdict(group):
+    """A refused index must not be remembered: the next failure has its own reason."""
+    scene = Scene(group)
+    scene.combine()
+    del scene.handle
+    if scene.buf.rank == 0:
+        wrong = choices([0, 1], [0, 99], [1, 3])
+        refused(lambda: scene.dispatch(topk_idx=wrong), deep_ll.ArgumentError, ("99",))
+    none = {"x": bf16(0, 128), "topk_idx": torch.zeros(0, 2).long()}
+    change = none if scene.buf.rank == 0 else {**none, "use_fp8": False}
+    refused(lambda: scene.dispatch(**change), deep_ll.PeerError, ("fp8",))
+    round_trip(scene.buf, CASE, 1)
+    scene.buf.destroy()
+
+
+def test_a_refused_index_is_forgotten():
+    run_ranks(2, stale_verdict, timeout_s=TIMEOUT_S)
+
+
+def taken_with_another_handle(group):
+    scene = Scene(group)
+    *_, second, _, _ = scene.dispatch()
+    scene.buf.get_next_low_latency_combine_buffer(second)
+    words = ("zero_copy=True", "handle")
+    refused(lambda: scene.combine(zero_copy=True), deep_ll.OrderError, words)
+    del second
+    finish_well(scene)
+
+
+def test_combine_buffer_of_another_handle():
+    run_ranks(2, taken_with_another_handle, timeout_s=TIMEOUT_S)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "word"),
+    [((8, 128, 0, 8), "ranks"), ((8, 128, 2000, 2000), "1024"), ((8, 128, 1, 9000), "8192")],
+)
+def test_size_hint_refuses(sizes, word):
+    refused(
+        lambda: deep_ll.Buffer.get_low_latency_rdma_size_hint(*sizes),
+        deep_ll.ArgumentError,
+        (word,),
+    )

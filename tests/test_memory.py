@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import memory_work
 import pytest
@@ -151,3 +152,22 @@ def test_64_mb_of_dev_shm_are_enough(tmp_path: Path) -> None:
     )
     assert run.returncode == 0, run.stderr
     assert all(int(n) > 64 << 20 for n in run.stdout.splitlines()[-1].split())
+
+
+def test_file_cache_of_a_cgroup_counts_as_free(tmp_path: Path) -> None:
+    for name, text in {
+        "memory.max": "1000000",
+        "memory.current": "900000",
+        "memory.stat": "anon 300000\ninactive_file 500000\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+    left = memory._headroom(tmp_path, "memory.max", "memory.current")
+    assert left == 600_000
+
+
+def test_thread_ranks_reserve_without_memory() -> None:
+    def work(group: Any) -> int:
+        with deep_ll.Buffer(group, 0, 1 << 38) as buf:
+            return buf.num_rdma_bytes
+
+    assert run_ranks(2, work) == [1 << 38] * 2

@@ -55,6 +55,7 @@ bool Exchange::dispatch_send(const Shape& shape,
                              const CallOptions& options,
                              std::uint64_t ledger,
                              const Batch& batch) {
+    bad_choice_.what = BadChoice::none;
     if (batch.indices != 0) {
         bad_choice_ = copy_choices(pointer<const void>(batch.indices), batch.wide, batch.num_tokens, shape,
                                    Ledger::at(ledger, shape).experts, nullptr);

@@ -192,5 +192,6 @@ PYBIND11_MODULE(_native, m) {
     m.attr("NONCE_BYTES") = deep_ll::kNonceBytes;
     m.attr("MAX_TOPK") = deep_ll::kMaxTopk;
     m.attr("MAX_TOKENS") = deep_ll::kMaxTokens;
+    m.attr("MAX_EXPERTS") = deep_ll::kMaxExperts;
     m.attr("MAX_RANKS") = deep_ll::kMaxRanks;
 }

@@ -7,6 +7,7 @@
 namespace deep_ll {
 
 constexpr int kMaxTopk = 32;
+constexpr int kMaxExperts = 8192;
 constexpr int kMaxTokens = 4096;  // per rank; counts travel as 16 bits
 
 struct Shape {

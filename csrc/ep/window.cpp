@@ -9,11 +9,10 @@ namespace {
 // Counts get a 128th of the heap: enough for any experts whose rows fit into the rest (bytes_for sees to
 // small shapes).
 constexpr std::uint64_t kCountsShare = 128;
-constexpr std::uint64_t kMaxExperts = 8192;
 
 std::uint64_t fair_stride(std::uint64_t bytes, std::uint64_t ranks) {
     const std::uint64_t fair = bytes / kCountsShare / (2 * ranks) / kLine * kLine;
-    return std::clamp(fair, kLine, kMaxExperts * 2);
+    return std::clamp(fair, kLine, std::uint64_t{kMaxExperts} * 2);
 }
 
 }  // namespace

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from deep_ll import _native
-from deep_ll.errors import PeerError
+from deep_ll.errors import HeapMemoryError, PeerError
 from deep_ll.runtime import handover
 
 if TYPE_CHECKING:
     from deep_ll.runtime.group import Group
 
+# Only touched pages count, as in a memfd. (Python has the name since 3.11.)
+_UNRESERVED = mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
 # Before 3.13 Python keeps a descriptor open for each mapping.
 _UNTRACKED: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
@@ -73,7 +75,12 @@ def open_heap(group: Group, num_bytes: int) -> Heap:
 
 
 def _map(fd: int, num_bytes: int, nonce: bytes | None = None) -> torch.Tensor:
-    memory = torch.frombuffer(mmap.mmap(fd, num_bytes, **_UNTRACKED), dtype=torch.uint8)
+    kind = mmap.MAP_SHARED | (_UNRESERVED if fd < 0 else 0)
+    try:
+        mapping = mmap.mmap(fd, num_bytes, kind, **_UNTRACKED)
+    except OSError as error:
+        raise HeapMemoryError(f"a heap of {num_bytes} bytes cannot be mapped: {error}") from error
+    memory = torch.frombuffer(mapping, dtype=torch.uint8)
     if nonce is not None:
         memory[: len(nonce)] = torch.frombuffer(bytearray(nonce), dtype=torch.uint8)
     return memory

@@ -79,4 +79,14 @@ def _headroom(folder: Path, limit_name: str, usage_name: str) -> int | None:
         return None
     if limit == "max" or int(limit) >= _UNLIMITED:
         return None
-    return max(0, int(limit) - int(usage))
+    return max(0, int(limit) - int(usage) + _reclaimable(folder))
+
+
+def _reclaimable(folder: Path) -> int:
+    """What of a cgroup's usage is file cache that makes room by itself."""
+    try:
+        lines = (folder / "memory.stat").read_text().splitlines()
+    except OSError:
+        return 0
+    stat = dict(line.split(maxsplit=1) for line in lines)
+    return int(stat.get("total_inactive_file") or stat.get("inactive_file") or 0)
