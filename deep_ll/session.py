@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from deep_ll.env import Settings
     from deep_ll.runtime.heap import Heap
 
-if TYPE_CHECKING:
     # What a dispatch will have received when the last item is finished: x, recv_count, handle.
     Sent: TypeAlias = tuple[
         torch.Tensor | tuple[torch.Tensor, torch.Tensor], torch.Tensor, Handle, Pending
