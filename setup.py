@@ -138,12 +138,12 @@ class TieredBuild(build_ext):
 def _is_fresh(output: Path, source: Path) -> bool:
     if not output.exists():
         return False
-    inputs = [source, *CSRC.glob("*/*.hpp")]
+    inputs = [source, *CSRC.rglob("*.hpp")]
     return output.stat().st_mtime > max(path.stat().st_mtime for path in inputs)
 
 
 if __name__ == "__main__":
-    sources = [str(path) for path in sorted(CSRC.glob("*/*.cpp"))]
-    headers = [str(path) for path in sorted(CSRC.glob("*/*.hpp"))]
+    sources = [str(path) for path in sorted(CSRC.rglob("*.cpp"))]
+    headers = [str(path) for path in sorted(CSRC.rglob("*.hpp"))]
     native_module = Extension("deep_ll._native", sources, depends=[*headers, "setup.py"])
     setup(ext_modules=[native_module], cmdclass={"build_ext": TieredBuild})

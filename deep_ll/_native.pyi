@@ -55,6 +55,7 @@ class Batch:
         num_tokens: int,
         recv_count: int,
         layout_range: int,
+        slot: int,
         indices: int,
         wide: bool,
         /,
@@ -62,9 +63,11 @@ class Batch:
 
 @final
 class Answer:
-    """Which combine: its epoch, the dispatch that it answers, whether rows are read in place."""
+    """Which combine: the slot of the dispatch that it answers, its own, whether rows are read in
+    place.
+    """
 
-    def __init__(self, round: int, epoch: int, pulled: bool, /) -> None: ...
+    def __init__(self, recv_slot: int, combine_slot: int, pulled: bool, /) -> None: ...
 
 @final
 class Sum:
@@ -114,7 +117,7 @@ class Exchange:
         self, shape: Shape, options: CallOptions, ledger: int, batch: Batch, /
     ) -> bool: ...
     def dispatch_receive(
-        self, shape: Shape, options: CallOptions, ledger: int, epoch: int, stats: int, /
+        self, shape: Shape, options: CallOptions, ledger: int, slot: int, stats: int, /
     ) -> bool: ...
     def combine_send(
         self, shape: Shape, options: CallOptions, ledger: int, answer: Answer, x: int, /
@@ -122,10 +125,10 @@ class Exchange:
     def combine_receive(
         self, shape: Shape, options: CallOptions, ledger: int, answer: Answer, sum: Sum, /
     ) -> bool: ...
-    def await_credit(self, shape: Shape, options: CallOptions, /) -> bool: ...
+    def await_credit(self, shape: Shape, options: CallOptions, combine_slot: int, /) -> bool: ...
     def bad_choice(self) -> tuple[int, int, int, int] | None: ...
     def report(self) -> tuple[int, int, int, list[tuple[int, int]]]: ...
-    def disagreement(self) -> tuple[int, int, int, int, int, int, int] | None: ...
+    def disagreement(self) -> tuple[int, int, int, int, int, int, int, int] | None: ...
 
 def copy_choices(
     indices: int, wide: bool, num_tokens: int, shape: Shape, out: int, dispatched: int, /

@@ -16,7 +16,7 @@ _PHASES = {
     3: "credit (rows of an earlier combine were not read)",
     4: "outputs",
 }
-_NAMES = ("num_experts", "num_max_dispatch_tokens_per_rank", "hidden", "top-k", "format")
+_NAMES = ("num_experts", "num_max_dispatch_tokens_per_rank", "hidden", "top-k", "format", "slot")
 _FORMATS = ("bf16", "fp8", "fp8 with rounded scales", "fp8 with ue8m0 scales")
 
 
@@ -81,10 +81,15 @@ def _differs(name: str, ours: int, theirs: int) -> str:
 
 
 def _combine_differs(peer: int, theirs: int, ours: int) -> str:
-    if theirs >> 1 != ours >> 1:
+    if theirs >> 2 != ours >> 2:
         return (
-            f"rank {peer} combines dispatch #{theirs >> 1}, this rank dispatch #{ours >> 1}: "
+            f"rank {peer} combines dispatch #{theirs >> 2}, this rank dispatch #{ours >> 2}: "
             f"combine in the same order on all ranks"
+        )
+    if theirs & 1 == ours & 1:
+        return (
+            f"rank {peer} combines in slot {theirs >> 1 & 1}, this rank in slot {ours >> 1 & 1}: "
+            f"make, record and replay the same calls on all ranks"
         )
     how = ("without zero_copy", "with zero_copy")
     return (

@@ -123,7 +123,10 @@ class Session:
             slot.grow(kind.ledger_bytes)
         counts, sizes = kind.counts[epoch % NUM_SLOTS], kind.sizes
         num_tokens = tokens.num_tokens
-        batch = _native.Batch(tokens.x, num_tokens, *counts.addresses, tokens.indices, tokens.wide)
+        index = epoch % NUM_SLOTS
+        batch = _native.Batch(
+            tokens.x, num_tokens, *counts.addresses, index, tokens.indices, tokens.wide
+        )
         how = self._how(num_tokens * sizes.num_topk * kind.row_bytes)
         if not exchange.dispatch_send(kind.shape, how, slot.address, batch):
             self._refuse_dispatch(slot, kind, epoch)
@@ -141,16 +144,17 @@ class Session:
         if bad is not None:
             checks.choices(bad, kind.shape, epoch)
         slot.round = None
-        self._fail(f"dispatch #{epoch}", _greeting(kind.shape))
+        self._fail(f"dispatch #{epoch}", _greeting(kind.shape, epoch))
 
     def _receive(self, this: Round, stats: torch.Tensor | None) -> None:
         self.check_usable()
         shape = this.kind.shape
         counters = 0 if stats is None else stats.data_ptr()
         ledger = this.ledger.data_ptr()
-        done = self.exchange.dispatch_receive(shape, this.how, ledger, this.epoch, counters)
+        slot = this.epoch % NUM_SLOTS
+        done = self.exchange.dispatch_receive(shape, this.how, ledger, slot, counters)
         if not done:
-            self._fail(f"dispatch #{this.epoch}", _greeting(shape))
+            self._fail(f"dispatch #{this.epoch}", _greeting(shape, this.epoch))
 
     def live_round(self, handle: object) -> Round:
         """The dispatch behind a handle, if its results are still there."""
@@ -182,11 +186,12 @@ class Session:
     def take_combine_buffer(self, this: Round) -> torch.Tensor:
         """The memory of the next combine, once no peer reads its earlier content any more."""
         epoch = self._next_combine()
-        free = self.exchange.await_credit(this.kind.shape, self._options[False, True])
+        slot = epoch % NUM_SLOTS
+        free = self.exchange.await_credit(this.kind.shape, self._options[False, True], slot)
         if not free:
             self._fail(f"get_next_low_latency_combine_buffer (for combine #{epoch})", ())
         self._taken = epoch, this
-        return this.kind.combine[epoch % NUM_SLOTS]
+        return this.kind.combine[slot]
 
     def combine(
         self,
@@ -205,12 +210,12 @@ class Session:
         self.finish_asynchronous()
         sizes = this.kind.sizes
         how = self._how(this.num_tokens * sizes.num_topk * 2 * sizes.hidden)
-        answer = _native.Answer(this.epoch, epoch, x is None)
+        answer = _native.Answer(this.epoch % NUM_SLOTS, epoch % NUM_SLOTS, x is None)
         gathering = _Gathering(this, epoch, how, answer, x is None, choices, topk_weights, out)
         address = 0 if x is None else x.data_ptr()
         sent = self.exchange.combine_send(shape, how, this.ledger.data_ptr(), answer, address)
         if not sent:
-            self._fail(f"combine #{epoch}", _word(this, pulled=x is None))
+            self._fail(f"combine #{epoch}", _word(this, epoch, pulled=x is None))
         earlier = self._slots[(epoch - 1) % NUM_SLOTS].combine
         pending = Pending("combine", epoch, lambda: self._gather(gathering), earlier)
         self._slots[epoch % NUM_SLOTS].combine = pending
@@ -262,7 +267,7 @@ class Session:
         ledger = this.ledger.data_ptr()
         done = self.exchange.combine_receive(this.kind.shape, g.how, ledger, g.answer, total)
         if not done:
-            self._fail(f"combine #{g.epoch}", _word(this, g.pulled))
+            self._fail(f"combine #{g.epoch}", _word(this, g.epoch, g.pulled))
 
     def _how(self, num_bytes: int) -> CallOptions:
         """How to move rows of this size: past the caches if the ranks of this host together
@@ -303,10 +308,11 @@ def _empty(dtype: torch.dtype) -> torch.Tensor:
     return torch.empty(0, dtype=dtype)
 
 
-def _greeting(shape: Shape) -> tuple[int, ...]:
-    return shape.num_experts, shape.max_tokens, shape.hidden, shape.num_topk, shape.format
+def _greeting(shape: Shape, epoch: int) -> tuple[int, ...]:
+    sizes = (shape.num_experts, shape.max_tokens, shape.hidden, shape.num_topk, shape.format)
+    return *sizes, epoch % NUM_SLOTS
 
 
-def _word(this: Round, pulled: bool) -> tuple[int]:
+def _word(this: Round, epoch: int, pulled: bool) -> tuple[int]:
     """What this rank tells its peers of a combine."""
-    return ((this.epoch << 1 & _EPOCHS) | pulled,)
+    return ((this.epoch << 2 | epoch % NUM_SLOTS << 1) & _EPOCHS | pulled,)

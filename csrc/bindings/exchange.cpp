@@ -13,8 +13,7 @@ T* pointer(std::uint64_t address) {
 
 // Spinning pays only while every rank has a core of its own.
 WaitPolicy policy_of(std::int64_t timeout_ns, bool crowded) {
-    const std::int64_t deadline = timeout_ns == 0 ? 0 : now_ns() + timeout_ns;
-    return {deadline, crowded ? 50 : 20000, 10, python_interrupts};
+    return {timeout_ns, crowded ? 50 : 20000, 10, python_interrupts};
 }
 
 }  // namespace
@@ -33,20 +32,17 @@ Exchange::Exchange(std::vector<std::uint64_t> bases,
       pool_(num_threads) {}
 
 Common Exchange::common(const Shape& shape, const CallOptions& options, std::uint64_t ledger) {
-    report_.outcome = WaitOutcome::done;
-    disagreement_.peer = -1;
-    phase_ = Phase::none;
+    verdict_.wait.outcome = WaitOutcome::done;
+    verdict_.wait.phase = 0;
+    verdict_.disagreement.peer = -1;
     Common args{};
     args.shape = shape;
     args.window = window_;
     args.peers = {bases_.data(), rank_, static_cast<int>(bases_.size())};
     args.progress = &progress_;
     args.policy = policy_of(options.timeout_ns, crowded_);
-    args.report = &report_;
-    args.disagreement = &disagreement_;
-    args.phase = &phase_;
+    args.verdict = &verdict_;
     args.ledger = Ledger::at(ledger, shape);
-    args.num_teams = options.small ? 1 : pool_.num_teams();
     args.store = options.streaming ? Store::streaming : Store::cached;
     return args;
 }
@@ -55,11 +51,12 @@ bool Exchange::dispatch_send(const Shape& shape,
                              const CallOptions& options,
                              std::uint64_t ledger,
                              const Batch& batch) {
-    bad_choice_.what = BadChoice::none;
+    ChoiceCheck& bad = verdict_.bad_choice;
+    bad.what = BadChoice::none;
     if (batch.indices != 0) {
-        bad_choice_ = copy_choices(pointer<const void>(batch.indices), batch.wide, batch.num_tokens, shape,
-                                   Ledger::at(ledger, shape).experts, nullptr);
-        if (bad_choice_.what != BadChoice::none) return false;
+        const Choices choices{pointer<const void>(batch.indices), batch.wide, nullptr};
+        bad = copy_choices(choices, batch.num_tokens, shape, Ledger::at(ledger, shape).experts);
+        if (bad.what != BadChoice::none) return false;
     }
     pool_.reserve_scratch(Label::bytes(shape));
     DispatchArgs args{common(shape, options, ledger)};
@@ -67,19 +64,20 @@ bool Exchange::dispatch_send(const Shape& shape,
     args.num_tokens = batch.num_tokens;
     args.recv_count = pointer<std::int32_t>(batch.recv_count);
     args.layout_range = pointer<std::int64_t>(batch.layout_range);
-    return kernels_.dispatch_send(pool_, args);
+    args.recv_slot = batch.slot;
+    return kernels_.dispatch_send(pool_, num_teams(options), args);
 }
 
 bool Exchange::dispatch_receive(const Shape& shape,
                                 const CallOptions& options,
                                 std::uint64_t ledger,
-                                std::uint32_t epoch,
+                                std::uint32_t slot,
                                 std::uint64_t stats) {
     DispatchArgs args{common(shape, options, ledger)};
-    args.epoch = epoch;
+    args.recv_slot = slot;
     args.columns = options.columns;
     args.stats = pointer<std::int32_t>(stats);
-    return kernels_.dispatch_receive(pool_, args);
+    return kernels_.dispatch_receive(pool_, num_teams(options), args);
 }
 
 bool Exchange::combine_send(const Shape& shape,
@@ -89,9 +87,10 @@ bool Exchange::combine_send(const Shape& shape,
                             std::uint64_t x) {
     CombineArgs args{common(shape, options, ledger)};
     args.x = pointer<const bf16>(x);
-    args.round = answer.round;
+    args.recv_slot = answer.recv_slot;
+    args.combine_slot = answer.combine_slot;
     args.pulled = answer.pulled;
-    return kernels_.combine_send(pool_, args);
+    return kernels_.combine_send(pool_, num_teams(options), args);
 }
 
 bool Exchange::combine_receive(const Shape& shape,
@@ -100,18 +99,20 @@ bool Exchange::combine_receive(const Shape& shape,
                                const Answer& answer,
                                const Sum& sum) {
     CombineArgs args{common(shape, options, ledger)};
-    args.epoch = answer.epoch;
-    args.round = answer.round;
+    args.recv_slot = answer.recv_slot;
+    args.combine_slot = answer.combine_slot;
     args.pulled = answer.pulled;
     args.choices = pointer<const std::int32_t>(sum.choices);
     args.weights = pointer<const float>(sum.weights);
     args.out = pointer<bf16>(sum.out);
     args.num_tokens = sum.num_tokens;
-    return kernels_.combine_receive(pool_, args);
+    return kernels_.combine_receive(pool_, num_teams(options), args);
 }
 
-bool Exchange::await_credit(const Shape& shape, const CallOptions& options) {
-    return kernels_.await_credit(pool_, common(shape, options, 0));
+bool Exchange::await_credit(const Shape& shape, const CallOptions& options, std::uint32_t combine_slot) {
+    Common args = common(shape, options, 0);
+    args.combine_slot = combine_slot;
+    return kernels_.await_credit(pool_, args);
 }
 
 }  // namespace deep_ll

@@ -5,8 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "ep/args.hpp"
-#include "ep/choices.hpp"
+#include "ep/kernels.hpp"
 
 namespace deep_ll {
 
@@ -24,14 +23,15 @@ struct Batch {
     int num_tokens;
     std::uint64_t recv_count;
     std::uint64_t layout_range;
+    std::uint32_t slot;
     std::uint64_t indices = 0;  // to be checked and copied into the ledger; 0: it has them
     bool wide = false;          // int64, else int32
 };
 
-// Which combine: its epoch, the dispatch that it answers, and where its rows are.
+// Which combine: the slot of the dispatch that it answers, its own, and where its rows are.
 struct Answer {
-    std::uint32_t round;
-    std::uint32_t epoch;
+    std::uint32_t recv_slot;
+    std::uint32_t combine_slot;
     bool pulled;
 };
 
@@ -41,6 +41,8 @@ struct Sum {
     std::uint64_t weights;
     std::uint64_t out;
     int num_tokens;
+    std::uint64_t indices = 0;  // on a GPU: the caller's, to be checked and copied to `choices`
+    bool wide = false;
 };
 
 class Exchange {
@@ -54,17 +56,14 @@ class Exchange {
 
     bool dispatch_send(const Shape&, const CallOptions&, std::uint64_t ledger, const Batch&);
     bool dispatch_receive(
-        const Shape&, const CallOptions&, std::uint64_t ledger, std::uint32_t epoch, std::uint64_t stats);
+        const Shape&, const CallOptions&, std::uint64_t ledger, std::uint32_t slot, std::uint64_t stats);
     bool combine_send(const Shape&, const CallOptions&, std::uint64_t ledger, const Answer&, std::uint64_t x);
     bool combine_receive(const Shape&, const CallOptions&, std::uint64_t ledger, const Answer&, const Sum&);
-    bool await_credit(const Shape&, const CallOptions&);
+    bool await_credit(const Shape&, const CallOptions&, std::uint32_t combine_slot);
 
-    // What was wrong with the indices of a dispatch that was not sent.
-    const ChoiceCheck& bad_choice() const { return bad_choice_; }
     const Progress& progress() const { return progress_; }
-    const WaitReport& report() const { return report_; }
-    const Disagreement& disagreement() const { return disagreement_; }
-    Phase phase() const { return phase_; }
+    // How the last call ended. Its bad choice: of a dispatch that was not sent.
+    const Verdict& verdict() const { return verdict_; }
     // An exception ended a call while it waited: peers wait for what will not come. Final.
     bool interrupted() const { return interrupted_; }
     void set_interrupted() { interrupted_ = true; }
@@ -74,6 +73,7 @@ class Exchange {
 
    private:
     Common common(const Shape& shape, const CallOptions& options, std::uint64_t ledger);
+    int num_teams(const CallOptions& options) const { return options.small ? 1 : pool_.num_teams(); }
 
     std::vector<std::uint64_t> bases_;
     int rank_;
@@ -82,10 +82,7 @@ class Exchange {
     const Kernels& kernels_;
     Pool pool_;
     Progress progress_{};
-    WaitReport report_{};
-    Disagreement disagreement_{-1, {}, 0};
-    Phase phase_ = Phase::none;
-    ChoiceCheck bad_choice_{BadChoice::none, 0, 0, 0};
+    Verdict verdict_{};
     bool interrupted_ = false;
 };
 

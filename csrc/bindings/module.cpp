@@ -2,11 +2,11 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <atomic>
 #include <memory>
 
-#include "bindings/exchange.hpp"
+#include "bindings/launches.hpp"
 #include "bindings/tiers.hpp"
-#include "ep/choices.hpp"
 
 namespace py = pybind11;
 
@@ -21,7 +21,7 @@ namespace {
 
 // Passes on the error that a signal handler raised while a call was waiting.
 bool raise_if_interrupted(Exchange& exchange, bool done) {
-    if (exchange.report().outcome != WaitOutcome::interrupted) return done;
+    if (exchange.verdict().wait.outcome != WaitOutcome::interrupted) return done;
     exchange.set_interrupted();
     if (PyErr_Occurred() != nullptr) throw py::error_already_set();
     return done;
@@ -52,23 +52,23 @@ auto blocking(bool (Exchange::*method)(Args...)) {
     };
 }
 
-py::tuple report_of(const Exchange& exchange) {
+py::tuple report_of(const Verdict& verdict) {
     py::list missing;
-    const WaitReport& report = exchange.report();
+    const WaitReport& report = verdict.wait;
     for (std::uint32_t i = 0; i < report.num_missing; ++i)
         missing.append(py::make_tuple(report.missing[i], report.seen_epoch[i]));
-    return py::make_tuple(static_cast<int>(report.outcome), static_cast<int>(exchange.phase()),
-                          report.expected_epoch, missing);
+    return py::make_tuple(static_cast<int>(report.outcome), report.phase, report.expected_epoch, missing);
 }
 
-py::object disagreement_of(const Exchange& exchange) {
-    const Disagreement& d = exchange.disagreement();
+py::object disagreement_of(const Verdict& verdict) {
+    const Disagreement& d = verdict.disagreement;
     if (d.peer < 0) return py::none();
     const Greeting& g = d.theirs;
-    return py::make_tuple(d.peer, g.num_experts, g.max_tokens, g.hidden, g.num_topk, g.format, d.word);
+    return py::make_tuple(d.peer, g.num_experts, g.max_tokens, g.hidden, g.num_topk, g.format, g.recv_slot,
+                          d.word);
 }
 
-py::object verdict(const ChoiceCheck& check) {
+py::object bad_choice_of(const ChoiceCheck& check) {
     if (check.what == BadChoice::none) return py::none();
     return py::make_tuple(static_cast<int>(check.what), check.token, check.choice, check.value);
 }
@@ -79,9 +79,9 @@ py::object copy_choices_of(std::uint64_t indices,
                            const Shape& shape,
                            std::uint64_t out,
                            std::uint64_t dispatched) {
-    return verdict(copy_choices(reinterpret_cast<const void*>(indices), wide, num_tokens, shape,
-                                reinterpret_cast<std::int32_t*>(out),
-                                reinterpret_cast<const std::int32_t*>(dispatched)));
+    const Choices choices{reinterpret_cast<const void*>(indices), wide,
+                          reinterpret_cast<const std::int32_t*>(dispatched)};
+    return bad_choice_of(copy_choices(choices, num_tokens, shape, reinterpret_cast<std::int32_t*>(out)));
 }
 
 void bind_shape(py::module_& m) {
@@ -122,16 +122,19 @@ void bind_shape(py::module_& m) {
 void bind_calls(py::module_& m) {
     py::class_<Batch>(m, "Batch")
         .def(py::init([](std::uint64_t x, int num_tokens, std::uint64_t recv_count,
-                         std::uint64_t layout_range, std::uint64_t indices, bool wide) {
-            return Batch{x, num_tokens, recv_count, layout_range, indices, wide};
+                         std::uint64_t layout_range, std::uint32_t slot, std::uint64_t indices, bool wide) {
+            return Batch{x, num_tokens, recv_count, layout_range, slot, indices, wide};
         }));
-    py::class_<Answer>(m, "Answer").def(py::init([](std::uint32_t round, std::uint32_t epoch, bool pulled) {
-        return Answer{round, epoch, pulled};
-    }));
-    py::class_<Sum>(m, "Sum").def(
-        py::init([](std::uint64_t choices, std::uint64_t weights, std::uint64_t out, int num_tokens) {
-            return Sum{choices, weights, out, num_tokens};
+    py::class_<Answer>(m, "Answer")
+        .def(py::init([](std::uint32_t recv_slot, std::uint32_t combine_slot, bool pulled) {
+            return Answer{recv_slot, combine_slot, pulled};
         }));
+    py::class_<Sum>(m, "Sum").def(py::init([](std::uint64_t choices, std::uint64_t weights, std::uint64_t out,
+                                              int num_tokens, std::uint64_t indices, bool wide) {
+                                      return Sum{choices, weights, out, num_tokens, indices, wide};
+                                  }),
+                                  py::arg("choices"), py::arg("weights"), py::arg("out"),
+                                  py::arg("num_tokens"), py::arg("indices") = 0, py::arg("wide") = false);
 }
 
 void bind_window(py::module_& m) {
@@ -163,13 +166,63 @@ void bind_exchange(py::module_& m) {
         .def("combine_send", blocking(&Exchange::combine_send))
         .def("combine_receive", blocking(&Exchange::combine_receive))
         .def("await_credit", blocking(&Exchange::await_credit))
-        .def("bad_choice", [](const Exchange& e) { return verdict(e.bad_choice()); })
-        .def("report", &report_of)
-        .def("disagreement", &disagreement_of)
+        .def("bad_choice", [](const Exchange& e) { return bad_choice_of(e.verdict().bad_choice); })
+        .def("report", [](const Exchange& e) { return report_of(e.verdict()); })
+        .def("disagreement", [](const Exchange& e) { return disagreement_of(e.verdict()); })
         .def_property_readonly("dispatched", [](const Exchange& e) { return e.progress().dispatched; })
         .def_property_readonly("combined", [](const Exchange& e) { return e.progress().combined; })
         .def_property_readonly("consumed", [](const Exchange& e) { return e.progress().consumed; })
         .def_property_readonly("num_threads", &Exchange::num_threads);
+}
+
+template <class T>
+py::bytes bytes_of(const T& launch) {
+    return {reinterpret_cast<const char*>(&launch), sizeof launch};
+}
+
+// What a kernel told the host, and that it was heard.
+py::object take_bad_choice(const Launches& launches) {
+    const std::atomic_ref<std::uint32_t> told(launches.host().verdict.has_bad_choice);
+    if (told.load(std::memory_order_acquire) == 0) return py::none();
+    const py::object bad = bad_choice_of(launches.host().verdict.bad_choice);
+    told.store(0, std::memory_order_relaxed);
+    return bad;
+}
+
+void bind_launches(py::module_& m) {
+    py::class_<Launches>(m, "Launches")
+        .def(py::init([](std::uint64_t bases, int rank, int num_ranks, std::uint64_t heap_bytes,
+                         std::uint64_t device_state, std::uint64_t host_state, std::uint64_t host_view,
+                         std::int64_t timeout_ns) {
+                 return std::make_unique<Launches>(DeviceHeap{bases, rank, num_ranks, heap_bytes},
+                                                   device_state, host_state, host_view, timeout_ns);
+             }),
+             py::arg("bases"), py::arg("rank"), py::arg("num_ranks"), py::arg("heap_bytes"),
+             py::arg("device_state"), py::arg("host_state"), py::arg("host_view"), py::arg("timeout_ns"))
+        .def("dispatch",
+             [](const Launches& l, const Shape& shape, std::uint64_t ledger, const Batch& batch, bool columns,
+                std::uint64_t stats, std::uint32_t halves) {
+                 return bytes_of(l.dispatch(shape, ledger, batch, columns, stats, halves));
+             })
+        .def("combine",
+             [](const Launches& l, const Shape& shape, std::uint64_t ledger, const Answer& answer,
+                std::uint64_t x, const Sum& sum,
+                std::uint32_t halves) { return bytes_of(l.combine(shape, ledger, answer, x, sum, halves)); })
+        .def("failed",
+             [](const Launches& l) {
+                 return std::atomic_ref<std::uint32_t>(l.host().failed).load(std::memory_order_acquire) != 0;
+             })
+        .def("take_bad_choice", &take_bad_choice)
+        .def("report", [](const Launches& l) { return report_of(l.host().verdict); })
+        .def("disagreement", [](const Launches& l) { return disagreement_of(l.host().verdict); })
+        .def_static("shared_bytes", &Launches::shared_bytes)
+        .def_property_readonly_static("DEVICE_STATE_BYTES",
+                                      [](const py::object&) { return sizeof(DeviceState); })
+        .def_property_readonly_static("HOST_STATE_BYTES", [](const py::object&) { return sizeof(HostState); })
+        .def_property_readonly_static("DISPATCH_BYTES",
+                                      [](const py::object&) { return sizeof(DispatchLaunch); })
+        .def_property_readonly_static("COMBINE_BYTES",
+                                      [](const py::object&) { return sizeof(CombineLaunch); });
 }
 
 std::vector<std::string> level_names() {
@@ -187,6 +240,7 @@ PYBIND11_MODULE(_native, m) {
     deep_ll::bind_calls(m);
     deep_ll::bind_window(m);
     deep_ll::bind_exchange(m);
+    deep_ll::bind_launches(m);
     m.def("copy_choices", &deep_ll::copy_choices_of);
     m.def("levels", &deep_ll::level_names);
     m.attr("NONCE_BYTES") = deep_ll::kNonceBytes;

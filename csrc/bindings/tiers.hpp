@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "ep/args.hpp"
+#include "ep/kernels.hpp"
 
 namespace deep_ll {
 

@@ -8,19 +8,19 @@ namespace deep_ll {
 constexpr std::uint64_t kLine = 64;    // a cache line
 constexpr std::uint64_t kPage = 4096;  // what the kernel hands out
 
-TEAM_FN constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t multiple) {
+WORD_FN constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t multiple) {
     return (value + multiple - 1) / multiple * multiple;
 }
 
 // Hands out offsets one after the other.
 class Arena {
    public:
-    TEAM_FN constexpr std::uint64_t take(std::uint64_t bytes, std::uint64_t align) {
+    WORD_FN constexpr std::uint64_t take(std::uint64_t bytes, std::uint64_t align) {
         const std::uint64_t offset = round_up(used_, align);
         used_ = offset + bytes;
         return offset;
     }
-    TEAM_FN constexpr std::uint64_t used() const { return used_; }
+    WORD_FN constexpr std::uint64_t used() const { return used_; }
 
    private:
     std::uint64_t used_ = 0;

@@ -26,29 +26,29 @@ constexpr std::uint8_t kE4m3Nan = 0x7f;
 constexpr std::uint32_t kFloatNan = 0x7fffffff;
 constexpr std::uint32_t kFloatInf = 0x7f800000;
 
-TEAM_FN std::uint32_t float_bits(float value) {
+WORD_FN std::uint32_t float_bits(float value) {
     return __builtin_bit_cast(std::uint32_t, value);
 }
-TEAM_FN float bits_float(std::uint32_t bits) {
+WORD_FN float bits_float(std::uint32_t bits) {
     return __builtin_bit_cast(float, bits);
 }
 
-TEAM_FN float widen(bf16 value) {
+WORD_FN float widen(bf16 value) {
     return bits_float(static_cast<std::uint32_t>(value.bits) << 16);
 }
 
 // Round to nearest even; every NaN becomes 0x7fff, as cvt.rn.bf16.f32 does.
-TEAM_FN bf16 narrow(float value) {
+WORD_FN bf16 narrow(float value) {
     const std::uint32_t bits = float_bits(value);
     if ((bits & 0x7fffffffu) > kFloatInf) return {0x7fff};
     return {static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
 }
 
-TEAM_FN bool is_finite(float amax) {
+WORD_FN bool is_finite(float amax) {
     return float_bits(amax) < kFloatInf;
 }
 
-TEAM_FN std::uint8_t ue8m0(float inverse) {
+WORD_FN std::uint8_t ue8m0(float inverse) {
     return static_cast<std::uint8_t>(float_bits(inverse) >> 23);
 }
 

@@ -1,14 +1,18 @@
-// target.hpp: which compiler reads this, and for which CPU level. The only place that asks.
-// A CPU level ("tier") compiles the same kernels into its own namespace, so that the linker can never
-// hand code for a newer processor to an older one. Types that cross tiers live in deep_ll itself.
+// target.hpp: which compiler reads this, and for which machine. The only place that asks.
+// A tier (a CPU level, or the GPU kernels of one row size) compiles the same text into its own namespace, so
+// that the linker can never hand code for a newer processor to an older one. Types that cross tiers live in
+// deep_ll itself.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+// WORD_FN: arithmetic on words, for anybody. TEAM_FN: what a team does, on its own machine only.
 #if defined(__CUDACC__)
-#define TEAM_FN __host__ __device__ __forceinline__
+#define WORD_FN __host__ __device__ __forceinline__
+#define TEAM_FN __device__ __forceinline__
 #else
+#define WORD_FN inline __attribute__((always_inline))
 #define TEAM_FN inline __attribute__((always_inline))
 #endif
 

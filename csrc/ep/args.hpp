@@ -1,28 +1,41 @@
 // args.hpp: what a kernel is given: one struct by value, filled by the bindings.
 #pragma once
 
+#include "ep/choices.hpp"
 #include "ep/window.hpp"
-#include "team/copy.hpp"
-#include "team/launch.hpp"
+#include "team/verbs.hpp"
 
 namespace deep_ll {
 
-// Where a rank is in the order of operations. Epochs advance in here, never in the caller, so that a recorded
-// sequence of calls can be replayed.
+constexpr std::uint32_t kSlots = 2;
+
+// Where a rank is in the order of operations, in memory that kernels advance: a recorded sequence of calls
+// can be replayed. Only slots are the caller's: the addresses of what it reads are recorded too.
 struct Progress {
-    std::uint32_t dispatched;     // epoch of the last dispatch that was started
-    std::uint32_t combined;       // of the last combine that was started
-    std::uint32_t consumed;       // of the last combine whose rows were all read
-    std::uint32_t told_consumed;  // what peers were told of that
+    std::uint32_t dispatched;        // epoch of the last dispatch that was started
+    std::uint32_t combined;          // of the last combine that was sent
+    std::uint32_t consumed;          // of the last combine whose rows were all read
+    std::uint32_t told_consumed;     // what peers were told of that
+    std::uint32_t received[kSlots];  // of the last dispatch into each slot of recv
+    std::uint32_t returned[kSlots];  // of the last combine into each slot of combine
 };
 
+// What is waited for: the `phase` of a WaitReport.
 enum class Phase : std::uint32_t { none = 0, counts = 1, rows = 2, credit = 3, outputs = 4 };
 
 // A peer that speaks of another exchange than this rank.
 struct Disagreement {
-    int peer;  // -1: none
+    std::int32_t peer;  // -1: none
     Greeting theirs;
     std::uint32_t word;  // of a combine: its value
+};
+
+// How a call ended, where its caller can read it.
+struct Verdict {
+    WaitReport wait;
+    Disagreement disagreement;
+    ChoiceCheck bad_choice;
+    std::uint32_t has_bad_choice;  // written after it
 };
 
 struct Common {
@@ -31,13 +44,13 @@ struct Common {
     PeerMap peers;
     Progress* progress;
     WaitPolicy policy;
-    WaitReport* report;
-    Disagreement* disagreement;
-    Phase* phase;  // the last one that was waited in
+    Verdict* verdict;
     Ledger ledger;
     Store store;
-    int num_teams;        // of the phases that move rows
-    std::uint32_t epoch;  // of the receive phases: which operation is finished
+    std::uint32_t recv_slot;     // of the dispatch
+    std::uint32_t combine_slot;  // of the combine
+
+    TEAM_FN std::uint64_t recv() const { return window.recv.slot(recv_slot); }
 };
 
 struct DispatchArgs : Common {
@@ -55,19 +68,7 @@ struct CombineArgs : Common {
     const float* weights = nullptr;         // [num_tokens, num_topk]
     bf16* out = nullptr;                    // [num_tokens, hidden]
     int num_tokens = 0;
-    std::uint32_t round = 0;  // the dispatch that is answered
-    bool pulled = false;      // zero copy: peers read the outputs in this rank's heap
-};
-
-// The kernels of one CPU level. Each returns whether it got through; else the report or the disagreement says
-// why not.
-struct Kernels {
-    const char* level;
-    bool (*dispatch_send)(Pool&, const DispatchArgs&);
-    bool (*dispatch_receive)(Pool&, const DispatchArgs&);
-    bool (*combine_send)(Pool&, const CombineArgs&);
-    bool (*combine_receive)(Pool&, const CombineArgs&);
-    bool (*await_credit)(Pool&, const Common&);
+    bool pulled = false;  // zero copy: peers read the outputs in this rank's heap
 };
 
 }  // namespace deep_ll

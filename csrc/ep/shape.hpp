@@ -34,29 +34,29 @@ struct Shape {
           num_local_experts(experts / ranks),
           reciprocal((std::uint64_t{1} << 32) / static_cast<std::uint64_t>(num_local_experts) + 1) {}
 
-    TEAM_FN int num_local() const { return num_local_experts; }
+    WORD_FN int num_local() const { return num_local_experts; }
     // Experts are few and a division is slow: multiply by a reciprocal that is exact below 2^32 / num_local.
-    TEAM_FN int owner(int expert) const {
+    WORD_FN int owner(int expert) const {
         return static_cast<int>(static_cast<std::uint64_t>(expert) * reciprocal >> 32);
     }
-    TEAM_FN int local(int expert) const { return expert - owner(expert) * num_local_experts; }
-    TEAM_FN int first_local() const { return rank * num_local(); }
-    TEAM_FN std::uint64_t max_rows() const {  // of one expert
+    WORD_FN int local(int expert) const { return expert - owner(expert) * num_local_experts; }
+    WORD_FN int first_local() const { return rank * num_local(); }
+    WORD_FN std::uint64_t max_rows() const {  // of one expert
         return static_cast<std::uint64_t>(num_ranks) * static_cast<std::uint64_t>(max_tokens);
     }
-    TEAM_FN std::uint64_t num_rows() const { return max_rows() * static_cast<std::uint64_t>(num_local()); }
+    WORD_FN std::uint64_t num_rows() const { return max_rows() * static_cast<std::uint64_t>(num_local()); }
     // Row `row` of local expert `local`, counted over all of them.
-    TEAM_FN std::uint64_t row_index(int local_expert, std::uint64_t row) const {
+    WORD_FN std::uint64_t row_index(int local_expert, std::uint64_t row) const {
         return static_cast<std::uint64_t>(local_expert) * max_rows() + row;
     }
 
-    TEAM_FN bool is_fp8() const { return format != Format::bf16; }
-    TEAM_FN int num_groups() const { return is_fp8() ? hidden / kGroup : 0; }
-    TEAM_FN int scale_words() const {
+    WORD_FN bool is_fp8() const { return format != Format::bf16; }
+    WORD_FN int num_groups() const { return is_fp8() ? hidden / kGroup : 0; }
+    WORD_FN int scale_words() const {
         return format == Format::fp8_ue8m0 ? (num_groups() + 3) / 4 : num_groups();
     }
-    TEAM_FN std::uint64_t bf16_bytes() const { return static_cast<std::uint64_t>(hidden) * 2; }
-    TEAM_FN std::uint64_t row_bytes() const { return is_fp8() ? bf16_bytes() / 2 : bf16_bytes(); }
+    WORD_FN std::uint64_t bf16_bytes() const { return static_cast<std::uint64_t>(hidden) * 2; }
+    WORD_FN std::uint64_t row_bytes() const { return is_fp8() ? bf16_bytes() / 2 : bf16_bytes(); }
 };
 
 // Where a dispatched row came from; the combine sends it back there.
@@ -68,10 +68,10 @@ struct Origin {
 
 // What travels beside a row: its scales, then its origin.
 struct Label {
-    TEAM_FN static std::uint64_t origin_offset(const Shape& shape) {
+    WORD_FN static std::uint64_t origin_offset(const Shape& shape) {
         return round_up(static_cast<std::uint64_t>(shape.scale_words()) * 4, 8);
     }
-    TEAM_FN static std::uint64_t bytes(const Shape& shape) {
+    WORD_FN static std::uint64_t bytes(const Shape& shape) {
         const std::uint64_t used = origin_offset(shape) + sizeof(Origin);
         return round_up(used, used <= 16 ? 16 : kLine);
     }

@@ -17,13 +17,15 @@ struct Greeting {
     std::int32_t hidden;
     std::int32_t num_topk;
     std::uint32_t format;
+    std::uint32_t recv_slot;
 };
 
 // All words of one source at one reader. One writer.
 struct alignas(128) Desk {
     Signal counts;       // epoch of dispatch: greeting and counts are there
     Signal rows;         // epoch of dispatch: all rows are there
-    Signal combined[2];  // by parity; epoch of combine: rows may be read. value: round << 1 | pulled
+    Signal combined[2];  // by parity; epoch of combine: rows may be read. value: dispatch << 2 | slot << 1 |
+                         // pulled
     Signal consumed;     // epoch of combine: the source has read all rows of it
     Greeting greeting[2];
 };
@@ -43,24 +45,24 @@ struct Window {
     // The smallest heap that holds `shape` in any format and with any top-k.
     static std::uint64_t bytes_for(const Shape& shape);
 
-    TEAM_FN int max_experts() const { return static_cast<int>(counts_stride / 2); }
-    TEAM_FN std::uint64_t desk(int source) const {
+    WORD_FN int max_experts() const { return static_cast<int>(counts_stride / 2); }
+    WORD_FN std::uint64_t desk(int source) const {
         return desks.offset + static_cast<std::uint64_t>(source) * sizeof(Desk);
     }
-    TEAM_FN std::uint64_t counts_of(std::uint32_t epoch, int source) const {
+    WORD_FN std::uint64_t counts_of(std::uint32_t epoch, int source) const {
         return counts.slot(epoch) + static_cast<std::uint64_t>(source) * counts_stride;
     }
     // Row of token `token`'s choice `choice`, come back to its source.
-    TEAM_FN std::uint64_t returned(const Shape& shape, std::uint32_t epoch, int choice, int token) const {
+    WORD_FN std::uint64_t returned(const Shape& shape, std::uint32_t slot, int choice, int token) const {
         const auto row = static_cast<std::uint64_t>(choice) * static_cast<std::uint64_t>(shape.max_tokens);
-        return combine.slot(epoch) + (row + static_cast<std::uint64_t>(token)) * shape.bf16_bytes();
+        return combine.slot(slot) + (row + static_cast<std::uint64_t>(token)) * shape.bf16_bytes();
     }
     // Output row of an expert, where its owner left it.
-    TEAM_FN std::uint64_t output(const Shape& shape,
-                                 std::uint32_t epoch,
+    WORD_FN std::uint64_t output(const Shape& shape,
+                                 std::uint32_t slot,
                                  int local_expert,
                                  std::uint64_t row) const {
-        return combine.slot(epoch) + shape.row_index(local_expert, row) * shape.bf16_bytes();
+        return combine.slot(slot) + shape.row_index(local_expert, row) * shape.bf16_bytes();
     }
 };
 
@@ -72,7 +74,7 @@ struct RecvLayout {
     std::uint64_t src_info;  // [local experts, max_rows] i32
     std::uint64_t bytes;
 
-    TEAM_FN static RecvLayout carve(const Shape& shape) {
+    WORD_FN static RecvLayout carve(const Shape& shape) {
         Arena arena;
         const std::uint64_t rows = shape.num_rows();
         RecvLayout at{};
@@ -88,15 +90,20 @@ struct RecvLayout {
 // This rank's own memory of one round: what it sent where, needed when the answers come back. Two take turns.
 struct Ledger {
     std::int32_t* experts;    // [max_tokens, num_topk], -1: no choice
-    std::int32_t* rows;       // [max_tokens, num_topk], the row each became at its owner
+    std::int32_t* ordinals;   // [max_tokens, num_topk], which of this rank's rows for its expert each is
     std::uint32_t* counts;    // [num_experts] rows sent to each expert
     std::uint32_t* base;      // [num_experts] first of them
     std::uint32_t* received;  // [num_local]
 
-    TEAM_FN static std::uint64_t bytes(const Shape& shape) {
+    // Which row of `expert`, its choice, entry `i` became.
+    TEAM_FN std::uint64_t row(int i, int expert) const {
+        return base[expert] + static_cast<std::uint32_t>(ordinals[i]);
+    }
+
+    WORD_FN static std::uint64_t bytes(const Shape& shape) {
         return (2 * selections(shape) + 3 * static_cast<std::uint64_t>(shape.num_experts)) * 4;
     }
-    TEAM_FN static Ledger at(std::uint64_t base_address, const Shape& shape) {
+    WORD_FN static Ledger at(std::uint64_t base_address, const Shape& shape) {
         auto* words = reinterpret_cast<std::int32_t*>(base_address);
         auto* counts = reinterpret_cast<std::uint32_t*>(words + 2 * selections(shape));
         return {words, words + selections(shape), counts, counts + shape.num_experts,
@@ -104,7 +111,7 @@ struct Ledger {
     }
 
    private:
-    TEAM_FN static std::uint64_t selections(const Shape& shape) {
+    WORD_FN static std::uint64_t selections(const Shape& shape) {
         return static_cast<std::uint64_t>(shape.max_tokens) * static_cast<std::uint64_t>(shape.num_topk);
     }
 };

@@ -28,7 +28,7 @@ struct Object {
     std::uint64_t slot_bytes;
     std::uint32_t slots;
 
-    TEAM_FN std::uint64_t slot(std::uint32_t generation) const {
+    WORD_FN std::uint64_t slot(std::uint32_t generation) const {
         return offset + generation % slots * slot_bytes;
     }
 };

@@ -14,12 +14,17 @@ struct PeerMap {
     int size;
 
     template <class T>
-    TEAM_FN T* at(int peer, std::uint64_t offset) const {
+    WORD_FN T* at(int peer, std::uint64_t offset) const {
         return reinterpret_cast<T*>(bases[peer] + offset);
     }
     template <class T>
-    TEAM_FN T* mine(std::uint64_t offset) const {
+    WORD_FN T* mine(std::uint64_t offset) const {
         return at<T>(rank, offset);
+    }
+    // f(peer) for every rank, this one first: if all began with rank 0, they would crowd it.
+    template <class F>
+    TEAM_FN void each(F f) const {
+        for (int step = 0; step < size; ++step) f((rank + step) % size);
     }
 };
 

@@ -50,7 +50,7 @@ def compiler() -> list[str]:
 
 def units(csrc: Path) -> list[Path]:
     """What is linked: all of csrc/ but Python's side of the bindings."""
-    layers = [path for path in sorted(csrc.glob("*/*.cpp")) if path.parent.name != "bindings"]
+    layers = [path for path in sorted(csrc.rglob("*.cpp")) if path.parent.name != "bindings"]
     return [*layers, csrc / "bindings" / "exchange.cpp", *sorted(HERE.glob("*.cpp"))]
 
 

@@ -8,7 +8,7 @@
 
 #include "fail.hpp"
 #include "naps.hpp"
-#include "team/signal.hpp"
+#include "team/host/signal.hpp"
 
 namespace {
 
@@ -60,7 +60,7 @@ struct Sleeper {
         before_next_sleep(
             [](void* context) { static_cast<Waiting*>(context)->arrive_at(Moment::before_the_kernel); },
             &waiting);
-        return nap(waiting, peers, {deadline_ns, 0, 0, not_interrupted}, report);
+        return nap(waiting, peers, deadline_ns, {0, 0, 0, not_interrupted}, report);
     }
 };
 

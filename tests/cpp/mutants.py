@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 
-SIGNAL, DOORBELL, POOL = "team/signal.hpp", "symm/doorbell.cpp", "team/pool.cpp"
-WINDOW, DISPATCH, COMBINE, TIER = (
+WORDS, SIGNAL = "team/signal.hpp", "team/host/signal.hpp"
+DOORBELL, POOL = "symm/doorbell.cpp", "team/host/pool.cpp"
+WINDOW, DISPATCH, COMBINE, PHASES = (
     "ep/window.cpp",
     "ep/dispatch.hpp",
     "ep/combine.hpp",
-    "ep/ep_tier.cpp",
+    "ep/phases.hpp",
 )
 # Ranks, teams, rounds, seed, scenario. The rounds are many: a run ends at the first fault.
 DEFERRED = "4 2 300 1 deferred"
@@ -31,20 +32,24 @@ def one(file: str, old: str, new: str, run: str, equivalent: str = "") -> Mutant
 
 def told_relaxed(file: str, signal: str, epoch: str, value: str, run: str) -> Mutant:
     """A signal that orders nothing. This processor keeps the order; only a sanitizer can tell."""
-    old = f"publish(team, args.peers, peer, {signal}, {epoch}, {value});"
+    old = f"publish_all(team, args.peers, {signal}, {epoch}, {value});"
     word = f"std::atomic_ref<std::uint64_t>(args.peers.template at<Signal>(peer, {signal})->word)"
-    store = f"{word}.store(std::uint64_t{{{epoch}}} << 32 | {value}, std::memory_order_relaxed);"
+    store = f"{word}.store(signal_word({epoch}, {value}), std::memory_order_relaxed);"
     bell = "ring(args.peers.template at<HeapHeader>(peer, 0)->doorbell);"
-    return Mutant(((file, old, store + bell),), run, sign="data race")
+    new = f"args.peers.each([&](int peer) {{ {store} {bell} }});"
+    see = ("ep/args.hpp", '#include "team/verbs.hpp"', '#include "team/host/signal.hpp"')
+    return Mutant(((file, old, new), see), run, sign="data race")
 
 
 LATE_COUNTS = """
     std::uint32_t late = 0;
-    for (int source = 0; source < shape.num_ranks; ++source)
-        late += args.peers.mine<std::uint16_t>(args.window.counts_of(args.epoch, source))
-            [shape.first_local() + local];
-    const int count = static_cast<int>(late);
+    for (int source = 0; source < args.shape.num_ranks; ++source)
+        late += args.peers.template mine<std::uint16_t>(
+            args.window.counts_of(args.progress->received[args.recv_slot], source))
+            [args.shape.first_local() + local];
+    if (row + count >= static_cast<int>(received[local])) count = static_cast<int>(late) - row;
 """
+LAST_RECV = "args.window.recv.slot(args.progress->dispatched)"
 SLEEP_CHECK = (
     "still_missing(context) && "
     "bell.arrived.load(std::memory_order_seq_cst) < arrived_before + missing"
@@ -67,7 +72,7 @@ MUTANTS = {
     "consumed_is_told_relaxed": told_relaxed(
         COMBINE,
         "args.window.desk(args.shape.rank) + offsetof(Desk, consumed)",
-        "args.progress->consumed",
+        "consumed",
         "0",
         CREDIT,
     ),
@@ -78,17 +83,17 @@ MUTANTS = {
         DEFERRED,
     ),
     "wait_takes_an_older_epoch": one(
-        SIGNAL, "(epoch_of(word) - epoch) >= 0", "(epoch_of(word) - epoch) >= -1", DEFERRED
+        WORDS, "(epoch_of(word) - epoch) >= 0", "(epoch_of(word) - epoch) >= -1", DEFERRED
     ),
     "observe_is_relaxed": one(
         SIGNAL,
-        "->word).load(std::memory_order_acquire)",
-        "->word).load(std::memory_order_relaxed)",
+        "(peers.mine<Signal>(signal)->word).load(std::memory_order_acquire)",
+        "(peers.mine<Signal>(signal)->word).load(std::memory_order_relaxed)",
         MIXED,
         "the wait before it has acquired the same word",
     ),
     "rows_told_before_they_are_put": one(
-        TIER,
+        PHASES,
         "DEEP_LL_WIDE(send), DEEP_LL_SOLO(deliver)",
         "DEEP_LL_SOLO(deliver), DEEP_LL_WIDE(send)",
         "4 2 100 1 rounds",
@@ -115,47 +120,65 @@ MUTANTS = {
     "one_greeting": Mutant(
         (
             (DISPATCH, "greeting[epoch % 2] =", "greeting[0] ="),
-            (DISPATCH, "->greeting[epoch % 2];", "->greeting[0];"),
+            (DISPATCH, "->greeting[epoch % 2]; }", "->greeting[0]; }"),
         ),
         DEFERRED,
     ),
     "one_word_to_combine": Mutant(
         (
-            (COMBINE, "combined) + epoch % 2 *", "combined) + 0 *"),
-            (COMBINE, "combined) + args.epoch % 2 *", "combined) + 0 *"),
+            (
+                COMBINE,
+                "args.window.desk(args.shape.rank) + offsetof(Desk, combined) + epoch % 2 *",
+                "args.window.desk(args.shape.rank) + offsetof(Desk, combined) + 0 *",
+            ),
+            (
+                COMBINE,
+                "args.window.desk(source) + offsetof(Desk, combined) + epoch % 2 *",
+                "args.window.desk(source) + offsetof(Desk, combined) + 0 *",
+            ),
         ),
         CREDIT,
     ),
     "unpack_takes_the_last_slot": one(
-        DISPATCH, "recv.slot(args.epoch)", "recv.slot(args.progress->dispatched)", DEFERRED
+        DISPATCH, "mine<std::byte>(args.recv() +", f"mine<std::byte>({LAST_RECV} +", DEFERRED
     ),
     "push_takes_the_last_slot": one(
-        COMBINE, "recv.slot(args.round)", "recv.slot(args.progress->dispatched)", DEFERRED
+        COMBINE, "labels = args.recv() +", f"labels = {LAST_RECV} +", DEFERRED
     ),
     "gather_takes_the_last_slot": one(
-        COMBINE, "returned(shape, args.epoch,", "returned(shape, args.progress->combined,", CREDIT
+        COMBINE,
+        "returned(shape, args.combine_slot, choice, token)",
+        "returned(shape, args.progress->combined % 2, choice, token)",
+        CREDIT,
     ),
     # Reuse
     "counts_are_read_late": one(
         DISPATCH,
-        "const int count = static_cast<int>(args.ledger.received[local]);",
-        LATE_COUNTS,
+        "unpack_rows(team, args, layout, args.shape.row_index",
+        LATE_COUNTS + "unpack_rows(team, args, layout, args.shape.row_index",
         DEFERRED,
     ),
     "no_credit": one(
         COMBINE,
-        "return await_consumed(team, args, args.progress->combined + 1 - kSlots);",
-        "return true;",
+        "return await_all(team, args.peers, args.progress->returned[args.combine_slot]",
+        "if (args.shape.rank >= 0) return true; "
+        "return await_all(team, args.peers, args.progress->returned[args.combine_slot]",
         CREDIT,
     ),
     "no_credit_when_read_in_place": one(
         COMBINE,
-        "return await_consumed(team, args, args.progress->combined + 1 - kSlots);",
-        "return true;",
+        "return await_all(team, args.peers, args.progress->returned[args.combine_slot]",
+        "if (args.shape.rank >= 0) return true; "
+        "return await_all(team, args.peers, args.progress->returned[args.combine_slot]",
         LAZY_PULL,
     ),
     "credit_of_an_older_combine": one(
-        COMBINE, "args.progress->combined + 1 - kSlots", "args.progress->combined - kSlots", CREDIT
+        COMBINE,
+        "args.progress->returned[args.combine_slot], signal, args.policy, args.verdict->wait, "
+        "static_cast<std::uint32_t>(Phase::credit)",
+        "args.progress->returned[args.combine_slot] - 1, signal, args.policy, args.verdict->wait, "
+        "static_cast<std::uint32_t>(Phase::credit)",
+        CREDIT,
     ),
     "consumed_is_told_before_reading": one(
         COMBINE,
@@ -164,7 +187,7 @@ MUTANTS = {
         CREDIT,
     ),
     "consumed_is_counted_before_reading": one(
-        TIER,
+        PHASES,
         "DEEP_LL_WIDE(gather), DEEP_LL_SOLO(count_consumed)",
         "DEEP_LL_SOLO(count_consumed), DEEP_LL_WIDE(gather)",
         CREDIT,
@@ -173,7 +196,7 @@ MUTANTS = {
     # Sleep
     "sleep_without_another_look": one(DOORBELL, SLEEP_CHECK, "true", WAKING),
     "epochs_are_compared_as_numbers": one(
-        SIGNAL,
+        WORDS,
         "static_cast<std::int32_t>(epoch_of(word) - epoch) >= 0",
         "epoch_of(word) >= epoch",
         DEFERRED,

@@ -48,8 +48,12 @@ Rank::Rank(const World& world, int rank)
     : world_(world),
       rank_(rank),
       exchange_(world.heaps, rank, world.heap_bytes, world.num_teams, true, kernels()) {
-    const_cast<Progress&>(exchange_.progress()) = {world.first_epoch, world.first_epoch, world.first_epoch,
-                                                   world.first_epoch};
+    const_cast<Progress&>(exchange_.progress()) = {world.first_epoch,
+                                                   world.first_epoch,
+                                                   world.first_epoch,
+                                                   world.first_epoch,
+                                                   {world.first_epoch, world.first_epoch},
+                                                   {world.first_epoch, world.first_epoch}};
 }
 
 void Rank::run(const Step& step) {
@@ -67,13 +71,13 @@ void Rank::run(const Step& step) {
 
 void Rank::must(bool done, const char* what, int index) const {
     if (done) return;
-    const WaitReport& report = exchange_.report();
+    const WaitReport& report = exchange_.verdict().wait;
     if (report.outcome == WaitOutcome::done)
         fail("rank %d, %s %d: rank %d speaks of something else", rank_, what, index,
-             exchange_.disagreement().peer);
+             exchange_.verdict().disagreement.peer);
     fail("rank %d, %s %d, phase %u: waited too long for %u ranks to reach epoch %u (rank %u is at %u)", rank_,
-         what, index, static_cast<unsigned>(exchange_.phase()), report.num_missing, report.expected_epoch,
-         report.missing[0], report.seen_epoch[0]);
+         what, index, report.phase, report.num_missing, report.expected_epoch, report.missing[0],
+         report.seen_epoch[0]);
 }
 
 template <class T>
@@ -95,17 +99,17 @@ void Rank::dispatch(int index) {
     next.recv_count.assign(num_local, -1);
     next.layout_range.assign(num_local * world_.heaps.size(), -1);
     next.stats.assign(num_local, 1000);
-    copy_choices(tokens.experts.data(), false, tokens.count, next.shape,
-                 reinterpret_cast<std::int32_t*>(next.ledger.data()), nullptr);
+    copy_choices({tokens.experts.data(), false, nullptr}, tokens.count, next.shape,
+                 reinterpret_cast<std::int32_t*>(next.ledger.data()));
     const Batch batch{address(tokens.x.data()), tokens.count, address(next.recv_count.data()),
-                      address(next.layout_range.data())};
+                      address(next.layout_range.data()), next.epoch % kSlots};
     must(exchange_.dispatch_send(next.shape, options(index), address(next.ledger.data()), batch), "dispatch",
          index);
 }
 
 void Rank::receive(int index) {
     Held& now = held(index);
-    must(exchange_.dispatch_receive(now.shape, options(0), address(now.ledger.data()), now.epoch,
+    must(exchange_.dispatch_receive(now.shape, options(0), address(now.ledger.data()), now.epoch % kSlots,
                                     address(now.stats.data())),
          "receive", index);
     check_received(now);
@@ -176,14 +180,14 @@ void Rank::combine(int index) {
     next.choices = model::kept_choices(world_.rounds[static_cast<std::size_t>(answer.round)], answer, rank_);
     std::vector<std::uint16_t> x;
     if (answer.pulled) {
-        must(exchange_.await_credit(now.shape, options(0)), "await_credit", index);
+        must(exchange_.await_credit(now.shape, options(0), next.epoch % kSlots), "await_credit", index);
         write_outputs(now, answer, mine<std::byte>(exchange_.window().combine.slot(next.epoch)));
     } else {
         x.assign(now.shape.num_rows() * static_cast<std::size_t>(now.shape.hidden), 0x7fc0);
         write_outputs(now, answer, reinterpret_cast<std::byte*>(x.data()));
     }
     must(exchange_.combine_send(now.shape, options(index), address(now.ledger.data()),
-                                {now.epoch, next.epoch, answer.pulled}, address(x.data())),
+                                {now.epoch % kSlots, next.epoch % kSlots, answer.pulled}, address(x.data())),
          "combine", index);
 }
 
@@ -198,7 +202,7 @@ void Rank::reduce(int index) {
     const Sum sum{address(sent.choices.data()), address(tokens.weights.data()), address(out.data()),
                   tokens.count};
     must(exchange_.combine_receive(now.shape, options(index), address(now.ledger.data()),
-                                   {now.epoch, sent.epoch, answer.pulled}, sum),
+                                   {now.epoch % kSlots, sent.epoch % kSlots, answer.pulled}, sum),
          "reduce", index);
     if (out != expected)
         fail("rank %d: the sums of combine %d (of round %d) are wrong", rank_, index, answer.round);

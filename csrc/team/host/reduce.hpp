@@ -2,14 +2,13 @@
 // everywhere.
 #pragma once
 
-#include "team/copy.hpp"
+#include "team/host/copy.hpp"
 
 DEEP_LL_TIER_BEGIN
 
 struct WeightedRows {
-    static constexpr int kMax = 32;
-    const bf16* rows[kMax];
-    float weights[kMax];
+    const bf16* rows[kMaxFan];
+    float weights[kMaxFan];
     int count;
 };
 
@@ -58,8 +57,17 @@ TEAM_FN void sum_row(bf16* out, const WeightedRows& in, int hidden) {
     }
 }
 
-template <class Team>
-TEAM_FN void weighted_sum(const Team&, bf16* out, const WeightedRows& in, int hidden, Store how) {
+// Rows that are null are left out.
+template <class Team, class Rows, class Weights>
+TEAM_FN void weighted_sum(
+    const Team&, bf16* out, const Rows& rows, const Weights& weights, int n, int hidden, Store how) {
+    WeightedRows in;
+    in.count = 0;
+    for (int k = 0; k < n; ++k) {
+        if (rows.at(k) == nullptr) continue;
+        in.rows[in.count] = rows.at(k);
+        in.weights[in.count++] = weights.at(k);
+    }
     if (how == Store::streaming && reinterpret_cast<std::uintptr_t>(out) % kVecBytes == 0)
         sum_row<true>(out, in, hidden);
     else

@@ -1,7 +1,7 @@
 // rearrange.hpp: order within small arrays: ordinals of equal keys, and words from rows to columns.
 #pragma once
 
-#include "team/copy.hpp"
+#include "team/host/copy.hpp"
 
 DEEP_LL_TIER_BEGIN
 
@@ -15,22 +15,36 @@ TEAM_FN void enumerate(const Team& team,
                        std::uint32_t* histogram,
                        int num_keys) {
     team.lanes(num_keys, [&](int key) { histogram[key] = 0; });
-    team.once([&] {
-        for (int i = 0; i < n; ++i)
-            if (keys[i] >= 0) ordinals[i] = static_cast<std::int32_t>(histogram[keys[i]]++);
-        return 0;
-    });
-    team.sync();
+    for (int i = 0; i < n; ++i)
+        if (keys[i] >= 0) ordinals[i] = static_cast<std::int32_t>(histogram[keys[i]]++);
 }
 
-struct WordMatrix {
-    const std::byte* rows;        // row-major source, padded to whole vectors of 16 bytes
-    std::uint64_t row_stride;     // bytes
-    std::uint32_t* columns;       // column-major destination
-    std::uint64_t column_stride;  // words
-    int num_rows;
-    int num_columns;
-};
+// out[c] = the sum of column c over the first `num_rows` rows.
+template <class Team>
+TEAM_FN void sum_rows(
+    const Team&, const NumberTable& table, int num_rows, int num_columns, std::uint32_t* out) {
+    for (int c = 0; c < num_columns; ++c) out[c] = 0;
+    for (int r = 0; r < num_rows; ++r) {
+        const std::uint16_t* row = table.row(r);
+        for (int c = 0; c < num_columns; ++c) out[c] += row[c];
+    }
+}
+
+// entry(c, r, begin, number) for each number of a column, in which it begins after those of the rows before;
+// then total(c, sum). Columns count from `first_column`.
+template <class Team, class Entry, class Total>
+TEAM_FN void scan_rows(
+    const Team&, const NumberTable& table, int first_column, int num_columns, Entry entry, Total total) {
+    for (int c = 0; c < num_columns; ++c) {
+        std::uint32_t begin = 0;
+        for (int r = 0; r < table.num_rows; ++r) {
+            const std::uint32_t number = table.row(r)[first_column + c];
+            entry(c, r, begin, number);
+            begin += number;
+        }
+        total(c, begin);
+    }
+}
 
 using Quad = std::uint32_t __attribute__((vector_size(16)));
 

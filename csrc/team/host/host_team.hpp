@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/check.hpp"
-#include "core/target.hpp"
+#include "team/team.hpp"
 
 namespace deep_ll {
 
@@ -18,12 +18,11 @@ struct HostTeamState {
 
 DEEP_LL_TIER_BEGIN
 
-// fan(n, f): f(k) for k < n side by side; any lane may then ask for any k.
 template <class T>
 struct Fan {
-    static constexpr int kWidth = 32;
-    T values[kWidth];
+    T values[kMaxFan];
     TEAM_FN T at(int k) const { return values[k]; }
+    TEAM_FN T mine(int k) const { return values[k]; }
 };
 
 class HostTeam {
@@ -34,30 +33,43 @@ class HostTeam {
     TEAM_FN int count() const { return state_.count; }
     TEAM_FN void sync() const {}
 
-    // One lane runs f, every lane gets its result.
     template <class F>
-    TEAM_FN auto once(F f) const {
-        return f();
+    TEAM_FN void once(F f) const {
+        f();
+    }
+
+    template <class F>
+    TEAM_FN int first(int n, F f) const {
+        for (int i = 0; i < n; ++i)
+            if (f(i)) return i;
+        return -1;
     }
 
     template <class F>
     TEAM_FN auto fan(int n, F f) const {
         Fan<decltype(f(0))> all;
-        DEEP_LL_INVARIANT(n <= all.kWidth, n);
+        DEEP_LL_INVARIANT(n <= kMaxFan, n);
         for (int k = 0; k < n; ++k) all.values[k] = f(k);
         return all;
     }
 
-    // f(i) for i < n, spread over lanes in any order; a lane that owns i owns it in every such loop.
     template <class F>
     TEAM_FN void lanes(int n, F f) const {
         for (int i = 0; i < n; ++i) f(i);
     }
 
-    // f(i) for this team's share of n items; the league's teams share all of them.
     template <class F>
     TEAM_FN void share(int n, F f) const {
         for (int i = state_.index; i < n; i += state_.count) f(i);
+    }
+
+    template <class F>
+    TEAM_FN void share_blocks(int num_groups, const std::uint32_t* counts, int block, F f) const {
+        for (int group = 0; group < num_groups; ++group) {
+            const int rows = static_cast<int>(counts[group]);
+            for (int at = state_.index * block; at < rows; at += state_.count * block)
+                f(group, at, rows - at < block ? rows - at : block);
+        }
     }
 
     TEAM_FN std::byte* stage(std::uint64_t bytes) const {

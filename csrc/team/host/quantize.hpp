@@ -2,7 +2,7 @@
 // targets.
 #pragma once
 
-#include "team/copy.hpp"
+#include "team/host/copy.hpp"
 
 DEEP_LL_TIER_BEGIN
 

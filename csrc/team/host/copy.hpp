@@ -2,18 +2,8 @@
 // published.
 #pragma once
 
-#include "core/layout.hpp"
-#include "team/team.hpp"
-#include "team/vec.hpp"
-
-namespace deep_ll {
-
-// Streaming stores go past the caches: right for what is larger than them, wrong for what is read at once.
-enum class Store : std::uint32_t { cached = 0, streaming = 1 };
-
-constexpr std::uint64_t kVectorBytes = 16;  // the contract of every row: multiples of this, aligned to this
-
-}  // namespace deep_ll
+#include "team/host/host_team.hpp"
+#include "team/host/vec.hpp"
 
 DEEP_LL_TIER_BEGIN
 
@@ -123,10 +113,17 @@ TEAM_FN void put_to(const Team&,
     }
 }
 
-// The staged message is complete and may be put.
-template <class Team>
-TEAM_FN void seal(const Team& team) {
-    team.sync();
+// The same row to all targets, but for 8 bytes, which are patch(k).
+template <class Team, class Targets, class Patch>
+TEAM_FN void put_patched(
+    const Team& team, const Targets& targets, int num_targets, const Patched& row, Patch patch, Store how) {
+    for (int k = 0; k < num_targets; ++k) {
+        if (targets.at(k) == nullptr) continue;
+        const auto difference = patch(k);
+        static_assert(sizeof difference == 8);
+        std::memcpy(row.bytes + row.at, &difference, 8);
+        put(team, targets.at(k), row.bytes, row.num_bytes, how);
+    }
 }
 
 // All that this team put is ordered before what is published after this phase.

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/layout.hpp"
-#include "team/launch.hpp"
+#include "team/host/league.hpp"
 
 namespace deep_ll {
 

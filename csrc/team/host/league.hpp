@@ -1,10 +1,10 @@
-// launch.hpp: a league of teams runs a list of phases. The line between two phases is the only order between
+// league.hpp: a league of teams runs a list of phases. The line between two phases is the only order between
 // teams.
 #pragma once
 
 #include <memory>
 
-#include "team/team.hpp"
+#include "team/host/host_team.hpp"
 
 namespace deep_ll {
 

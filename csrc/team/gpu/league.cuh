@@ -1,0 +1,126 @@
+// league.cuh: the blocks of a launch run a list of phases. All blocks must fit onto the GPU at once: the
+// first may wait for the others, and for peers.
+#pragma once
+
+#include "team/gpu/signal.cuh"
+#include "team/league_args.hpp"
+
+DEEP_LL_TIER_BEGIN
+
+template <class F>
+struct Solo {
+    F run;
+};
+template <class F>
+struct Wide {
+    F run;
+};
+template <class F>
+TEAM_FN Solo<F> solo(F run) {
+    return {run};
+}
+template <class F>
+TEAM_FN Wide<F> wide(F run) {
+    return {run};
+}
+
+extern __shared__ __align__(128) std::byte team_memory[];
+
+// Solo phases run on all warps of the first block, wide ones on teams of kTeamWarps.
+class League {
+   public:
+    using SoloTeam = GpuTeam<0>;
+    using WideTeam = GpuTeam<kTeamWarps>;
+
+    TEAM_FN explicit League(const LeagueArgs& args) : args_(args) {
+        __shared__ std::uint32_t failed;
+        if (threadIdx.x == 0) failed = load_relaxed_gpu(&args.state->failed);
+        if constexpr (kHasBulk) {
+            // The lane that inits them is the one that uses them.
+            if (lane_of_warp() == 0)
+                for (int slot = 0; slot < kRingSlots; ++slot) mbarrier_init(landed() + slot);
+            seal_shared();
+        }
+        __syncthreads();
+        failed_ = failed != 0;
+    }
+
+    template <class... Phases>
+    TEAM_FN bool run(Phases... phases) {
+        (one(phases), ...);
+        return !failed_;
+    }
+
+   private:
+    template <class F>
+    TEAM_FN void one(const Solo<F>& phase) {
+        if (failed_) return;
+        if (after_wide_) meet();
+        after_wide_ = false;
+        if (!is_first()) return;
+        const SoloTeam team(0, 1, scratch(0, num_teams()));
+        if (phase.run(team)) return;
+        team.sync();
+        team.once([&] { give_up(); });
+        failed_ = true;
+    }
+
+    template <class F>
+    TEAM_FN void one(const Wide<F>& phase) {
+        if (failed_) return;
+        if (!after_wide_) meet();
+        if (failed_) return;
+        const int mine = static_cast<int>(threadIdx.x) / (kTeamWarps * kWarpLanes);
+        const WideTeam team(static_cast<int>(blockIdx.x) * num_teams() + mine,
+                            static_cast<int>(gridDim.x) * num_teams(), scratch(mine, 1));
+        phase.run(team);
+        after_wide_ = true;
+    }
+
+    TEAM_FN static bool is_first() { return blockIdx.x == 0; }
+    TEAM_FN static int num_teams() { return static_cast<int>(blockDim.x) / (kTeamWarps * kWarpLanes); }
+
+    // All blocks have come, and see what the others wrote before. The high bit of `arrived` turns when the
+    // last one comes, whatever their number.
+    TEAM_FN void meet() {
+        __shared__ std::uint32_t failed;
+        constexpr std::uint32_t kTurn = 1u << 31;
+        LeagueState& state = *args_.state;
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            const std::uint32_t before =
+                add_release_gpu(&state.arrived, is_first() ? kTurn - (gridDim.x - 1) : 1u);
+            std::uint32_t stop = 0;
+            while (stop == 0 && ((load_relaxed_gpu(&state.arrived) ^ before) & kTurn) == 0)
+                stop = load_relaxed_gpu(&state.failed);
+            load_acquire_gpu(&state.arrived);
+            failed = stop;
+        }
+        __syncthreads();
+        failed_ = failed != 0;
+    }
+
+    TEAM_FN void give_up() {
+        store_release_sys(args_.failed, 1u);
+        store_release_gpu(&args_.state->failed, 1u);
+    }
+
+    // The memory of `count` neighbouring teams from `first` on, as one.
+    TEAM_FN Scratch scratch(int first, int count) const {
+        __shared__ int found[kMaxWarps];
+        const std::uint32_t bytes = args_.ring_bytes + args_.message_bytes;
+        return {team_memory + first * bytes, args_.ring_bytes, count * bytes,
+                landed() - (threadIdx.x / kWarpLanes % kTeamWarps) * kRingSlots, found + first};
+    }
+    // This warp's mbarriers.
+    TEAM_FN static std::uint64_t* landed() {
+        __shared__ std::uint64_t barriers[kMaxWarps * kRingSlots];
+        return barriers + threadIdx.x / kWarpLanes * kRingSlots;
+    }
+
+    const LeagueArgs& args_;
+    bool after_wide_ = false;
+    bool failed_ = false;
+};
+
+DEEP_LL_TIER_END

@@ -1,0 +1,55 @@
+// verbs.hpp: what verbs take, on every machine. The verbs themselves are found by the type of the team:
+// host/ has those of HostTeam, gpu/ those of GpuTeam.
+//
+//   put(team, to, from, bytes, how)                a row from this rank's memory to anyone's
+//   put_to(team, targets, n, from, bytes, how)     one row to several targets; it is read once
+//   put_patched(team, targets, n, row, patch, how) the same, but for 8 bytes that differ
+//   quantize_to(team, targets, n, scales, row, num_groups, format, how)  the same, cast on the way
+//   settle(team)                                   all of that comes before what is published after this
+//   phase weighted_sum(team, out, rows, weights, n, hidden, how) transpose(team, matrix) words from rows to
+//   columns enumerate(team, keys, n, ordinals, histogram, num_keys) sum_rows(team, table, num_rows,
+//   num_columns, out) scan_rows(team, table, first_column, num_columns, entry, total) publish_all(team,
+//   peers, signal, epoch, value), publish_all_quietly(...) await_all(team, peers, epoch, signal_of, policy,
+//   report, phase), observe(peers, signal)
+#pragma once
+
+#include "core/layout.hpp"
+#include "core/numeric.hpp"
+
+namespace deep_ll {
+
+// Streaming stores go past a processor's caches: right for what is larger than them, wrong for what is read
+// at once.
+enum class Store : std::uint32_t { cached = 0, streaming = 1 };
+
+constexpr std::uint64_t kVectorBytes = 16;  // the contract of every row: multiples of this, aligned to this
+constexpr int kMaxFan = 32;                 // widest fan of a team
+
+// A row in a team's own memory, of which 8 bytes are another for each target.
+struct Patched {
+    std::byte* bytes;
+    std::uint64_t num_bytes;
+    std::uint64_t at;  // a multiple of 8
+};
+
+struct WordMatrix {
+    const std::byte* rows;        // row-major source, padded to whole vectors of 16 bytes
+    std::uint64_t row_stride;     // bytes
+    std::uint32_t* columns;       // column-major destination
+    std::uint64_t column_stride;  // words
+    int num_rows;
+    int num_columns;
+};
+
+// Rows of 16-bit numbers.
+struct NumberTable {
+    const std::byte* first;
+    std::uint64_t stride;  // bytes
+    int num_rows;
+
+    TEAM_FN const std::uint16_t* row(int index) const {
+        return reinterpret_cast<const std::uint16_t*>(first + static_cast<std::uint64_t>(index) * stride);
+    }
+};
+
+}  // namespace deep_ll
