@@ -1,6 +1,10 @@
 """The native half of deep_ll (csrc/bindings/module.cpp): integers in, nothing decided."""
 
-from typing import final
+from typing import TypeAlias, final
+
+# Peer, phase, its greeting and ours, the value of its signal and of ours.
+_Greeting: TypeAlias = tuple[int, int, int, int, int, int]
+Difference: TypeAlias = tuple[int, int, _Greeting, _Greeting, int, int]
 
 NONCE_BYTES: int
 MAX_TOPK: int
@@ -73,7 +77,15 @@ class Answer:
 class Sum:
     """The tensors of a combine's receiving half, by address."""
 
-    def __init__(self, choices: int, weights: int, out: int, num_tokens: int, /) -> None: ...
+    def __init__(
+        self,
+        choices: int,
+        weights: int,
+        out: int,
+        num_tokens: int,
+        indices: int = 0,
+        wide: bool = False,
+    ) -> None: ...
 
 @final
 class Object:
@@ -128,7 +140,46 @@ class Exchange:
     def await_credit(self, shape: Shape, options: CallOptions, combine_slot: int, /) -> bool: ...
     def bad_choice(self) -> tuple[int, int, int, int] | None: ...
     def report(self) -> tuple[int, int, int, list[tuple[int, int]]]: ...
-    def disagreement(self) -> tuple[int, int, int, int, int, int, int, int] | None: ...
+    def disagreement(self) -> Difference | None: ...
+
+@final
+class Launches:
+    """Parameters of the kernels on a GPU, and what they told the host."""
+
+    DEVICE_STATE_BYTES: int
+    HOST_STATE_BYTES: int
+    DISPATCH_BYTES: int
+    COMBINE_BYTES: int
+    def __init__(
+        self,
+        bases: int,
+        rank: int,
+        num_ranks: int,
+        heap_bytes: int,
+        device_state: int,
+        host_state: int,
+        host_view: int,
+        timeout_ns: int,
+    ) -> None: ...
+    def dispatch(
+        self,
+        shape: Shape,
+        ledger: int,
+        batch: Batch,
+        columns: bool,
+        stats: int,
+        halves: int,
+        /,
+    ) -> bytearray: ...
+    def combine(
+        self, shape: Shape, ledger: int, answer: Answer, x: int, sum: Sum, halves: int, /
+    ) -> bytearray: ...
+    def failed(self) -> bool: ...
+    def take_bad_choice(self) -> tuple[int, int, int, int] | None: ...
+    def report(self) -> tuple[int, int, int, list[tuple[int, int]]]: ...
+    def disagreement(self) -> Difference | None: ...
+    @staticmethod
+    def shared_bytes(shape: Shape, num_warps: int, /) -> int: ...
 
 def copy_choices(
     indices: int, wide: bool, num_tokens: int, shape: Shape, out: int, dispatched: int, /

@@ -9,22 +9,19 @@ import torch
 
 from deep_ll import _native, checks, env, sizing
 from deep_ll.errors import ArgumentError, OrderError
-from deep_ll.event import EventOverlap
+from deep_ll.open import Options, open_session
+from deep_ll.order import ASYNC, HOOK, NOW
 from deep_ll.plan import Plan, plan_of
 from deep_ll.runtime.group import as_group
-from deep_ll.runtime.heap import open_heap
-from deep_ll.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import TracebackType
-    from typing import TypeAlias
 
+    from deep_ll.event import EventOverlap
     from deep_ll.handle import Handle
-    from deep_ll.rounds import Pending
-
-    Hook: TypeAlias = Callable[[], None]
-    Received: TypeAlias = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
+    from deep_ll.open import AnySession
+    from deep_ll.order import Sent
+    from deep_ll.rounds import Hook
 
 topk_idx_t = torch.int64
 """DeepEP's name for the usual dtype of topk_idx; int32 is taken as well."""
@@ -60,6 +57,10 @@ class Buffer:
             DEEP_LL_TIMEOUT_S, 100.
         num_threads: threads of this rank. Default: DEEP_LL_NUM_THREADS, or cores / ranks on this
             host.
+        device: where tensors are: "cpu", or "cuda", "cuda:1", ... Default: DEEP_LL_DEVICE, else the
+            current GPU if torch has one (for thread ranks: the CPU).
+        num_sms: blocks of each kernel on a GPU, one a multiprocessor. Default: DEEP_LL_NUM_SMS, 32.
+        allow_pcie_p2p: let GPUs that only PCIe connects write into each other's memory.
         row_major_scales: FP8 scales with strides (.., .., 1) instead of DeepEP's columns, which
             grouped GEMMs on GPUs want and processors do not: a dispatch is faster, and so is
             reading a row's scales.
@@ -68,6 +69,8 @@ class Buffer:
     Raises:
         ArgumentError: arguments that cannot work; sizes are checked on all ranks together.
         HeapMemoryError: the ranks of this host are expected to touch more memory than is free.
+        GpuUnavailable: a GPU was asked for, and something that it needs is missing.
+        OrderError: a CUDA graph is being captured.
         PeerError: ranks passed different sizes, or a rank's memory cannot be mapped here.
     """
 
@@ -86,33 +89,33 @@ class Buffer:
         timeout_s: float | None = None,
         num_threads: int | None = None,
         row_major_scales: bool = False,
+        device: torch.device | str | None = None,
+        num_sms: int | None = None,
+        allow_pcie_p2p: bool = False,
         explicitly_destroy: bool = False,
     ) -> None:
-        self._session: Session | None = None
+        self._session: AnySession | None = None
         self.explicitly_destroy = explicitly_destroy
         if not low_latency_mode:
             raise ArgumentError("low_latency_mode=False: deep_ll has only the low-latency calls")
         settings = env.settings()
         timeout_s = settings.timeout_s if timeout_s is None else float(timeout_s)
-        if not 0 <= timeout_s < 1e9:
-            raise ArgumentError(
-                f"timeout_s is {timeout_s}: it must be a number of seconds, 0 for no limit"
-            )
-        if num_threads is not None and num_threads < 1:
-            raise ArgumentError(f"num_threads is {num_threads}: it must be 1 or more")
+        options = Options(timeout_s, num_threads, row_major_scales, num_sms, allow_pcie_p2p)
+        options.check()
         ranks = as_group(group)
         if ranks.size > _native.MAX_RANKS:
             raise ArgumentError(
                 f"the group has {ranks.size} ranks: at most {_native.MAX_RANKS} are supported"
             )
+        place = env.device(device, settings, in_process=ranks.in_process)
         request = sizing.Request(num_rdma_bytes, max_tokens_per_rank, hidden, num_experts, max_topk)
-        self.num_rdma_bytes, expected = sizing.settle(ranks, request)
+        self.num_rdma_bytes, expected = sizing.settle(ranks, request, on_host=place.type == "cpu")
         self.group = group
         self.rank, self.group_size = ranks.rank, ranks.size
         self.low_latency_mode = True
         self.num_nvl_bytes, self.num_qps_per_rank = num_nvl_bytes, num_qps_per_rank
-        heap = open_heap(ranks, self.num_rdma_bytes)
-        self._session = Session(heap, settings, timeout_s, num_threads, expected, row_major_scales)
+        num_bytes = self.num_rdma_bytes
+        self._session = open_session(ranks, place, num_bytes, expected, settings, options)
 
     @staticmethod
     def get_low_latency_rdma_size_hint(
@@ -139,7 +142,7 @@ class Buffer:
         use_ue8m0: bool = False,
         async_finish: bool = False,
         return_recv_hook: bool = False,
-    ) -> tuple[Received, torch.Tensor, Handle, EventOverlap, Hook | None]:
+    ) -> Sent:
         """Sends each token to the ranks of the experts it chose. Collective; all ranks pass the
         same numbers and flags.
 
@@ -181,24 +184,18 @@ class Buffer:
             PeerTimeout: a rank did not come.
         """
         session = self._usable()
-        now = not (async_finish or return_recv_hook)
-        if not now:
-            checks.modes(async_finish, return_recv_hook)
+        mode = _mode(async_finish, return_recv_hook)
         fmt = _FORMATS.get((use_fp8, round_scale, use_ue8m0))
         if fmt is None:
             fmt = checks.formats(use_fp8, round_scale, use_ue8m0)
         max_tokens = num_max_dispatch_tokens_per_rank
-        tokens = checks.dispatched(x, topk_idx, max_tokens)
+        tokens = checks.dispatched(x, topk_idx, max_tokens, session.device)
         kind = session.kinds.of((max_tokens, tokens.hidden, num_experts, tokens.num_topk, fmt))
         stats = cumulative_local_expert_recv_stats
         if stats is not None:
-            checks.tensor(
-                "cumulative_local_expert_recv_stats", stats, (torch.int32,), (kind.num_local,)
-            )
-        recv_x, recv_count, handle, pending = session.dispatch(kind, tokens, stats, now)
-        if now:
-            return recv_x, recv_count, handle, EventOverlap(), None
-        return recv_x, recv_count, handle, *self._end_later(session, pending, return_recv_hook)
+            name = "cumulative_local_expert_recv_stats"
+            checks.tensor(name, stats, (torch.int32,), (kind.num_local,), session.device)
+        return session.dispatch(kind, tokens, stats, mode)
 
     def low_latency_combine(
         self,
@@ -234,19 +231,18 @@ class Buffer:
             ArgumentError, OrderError, PeerError, PeerTimeout: as in `low_latency_dispatch`.
         """
         session = self._usable()
-        checks.modes(async_finish, return_recv_hook)
+        mode = _mode(async_finish, return_recv_hook)
         this = session.live_round(handle)
         kind = this.kind
         num_topk, hidden = kind.sizes.num_topk, kind.sizes.hidden
         if out is None:
-            out = torch.empty((this.num_tokens, hidden), dtype=torch.bfloat16)
+            out_shape = (this.num_tokens, hidden)
+            out = torch.empty(out_shape, dtype=torch.bfloat16, device=session.device)
         x_shape = (kind.num_local, kind.max_rows, hidden)
-        checks.combined((x, topk_idx, topk_weights, out), (this.num_tokens, num_topk), x_shape)
-        pending = session.combine(this, None if zero_copy else x, topk_idx, topk_weights, out)
-        if not (async_finish or return_recv_hook):
-            pending.finish()
-            return out, EventOverlap(), None
-        return out, *self._end_later(session, pending, return_recv_hook)
+        tensors = (x, topk_idx, topk_weights, out)
+        checks.combined(tensors, (this.num_tokens, num_topk), x_shape, session.device)
+        source, choice = None if zero_copy else x, (topk_idx, topk_weights)
+        return out, *session.combine(this, source, choice, out, mode)
 
     def get_next_low_latency_combine_buffer(self, handle: Handle) -> torch.Tensor:
         """Where the experts write for the next combine with `zero_copy=True`.
@@ -286,10 +282,14 @@ class Buffer:
         return plan_of(session.window, session.heap.num_local_ranks, session.kinds.expected)
 
     def destroy(self) -> None:
-        """Lets go of the memory. Not collective; may be called again. Tensors that look into the
-        heap stay readable.
+        """Lets go of the memory; may be called again.
+
+        On CPUs it is not collective, and tensors that look into the heap stay readable. On GPUs
+        all ranks must call it, and such tensors are invalid afterwards.
         """
-        self._session = None
+        session, self._session = self._session, None
+        if session is not None:
+            session.heap.close()
 
     def __enter__(self) -> Buffer:
         return self
@@ -313,7 +313,7 @@ class Buffer:
                 stacklevel=2,
             )
 
-    def _usable(self) -> Session:
+    def _usable(self) -> AnySession:
         session = self._session
         if session is None:
             raise OrderError("this buffer was destroyed: make another one")
@@ -321,12 +321,9 @@ class Buffer:
             session.check_usable()
         return session
 
-    @staticmethod
-    def _end_later(
-        session: Session, pending: Pending, as_hook: bool
-    ) -> tuple[EventOverlap, Hook | None]:
-        """Hands out what will receive."""
-        if as_hook:
-            return EventOverlap(), pending.as_hook()
-        session.finish_later(pending)
-        return EventOverlap(pending), None
+
+def _mode(async_finish: bool, return_recv_hook: bool) -> int:
+    if not (async_finish or return_recv_hook):
+        return NOW
+    checks.modes(async_finish, return_recv_hook)
+    return ASYNC if async_finish else HOOK

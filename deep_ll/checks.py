@@ -54,6 +54,7 @@ def exchange_sizes(
 class Tokens(NamedTuple):
     """The tensors of a dispatch, checked: their numbers and addresses."""
 
+    tensors: tuple[torch.Tensor, torch.Tensor]
     num_tokens: int
     hidden: int
     num_topk: int
@@ -62,8 +63,10 @@ class Tokens(NamedTuple):
     wide: bool
 
 
-def dispatched(x: torch.Tensor, topk_idx: torch.Tensor, max_tokens: int) -> Tokens:
-    """The tensors of a dispatch.
+def dispatched(
+    x: torch.Tensor, topk_idx: torch.Tensor, max_tokens: int, device: torch.device
+) -> Tokens:
+    """The tensors of a dispatch, on the buffer's device.
 
     The good case is one expression: between two calls of a layer caches are filled with other
     things, and every function called here costs more than it seems to.
@@ -75,8 +78,7 @@ def dispatched(x: torch.Tensor, topk_idx: torch.Tensor, max_tokens: int) -> Toke
         good = (
             x.dtype is torch.bfloat16
             and dtype in INDEX_DTYPES
-            and x.is_cpu
-            and topk_idx.is_cpu
+            and x.device == topk_idx.device == device
             and x.is_contiguous()
             and topk_idx.is_contiguous()
             and at % _ALIGN == 0
@@ -85,16 +87,18 @@ def dispatched(x: torch.Tensor, topk_idx: torch.Tensor, max_tokens: int) -> Toke
     except (AttributeError, ValueError, RuntimeError):
         good = False
     if not good:
-        tensor("x", x, (torch.bfloat16,), (None, None))
-        tensor("topk_idx", topk_idx, INDEX_DTYPES, (x.shape[0], None))
+        tensor("x", x, (torch.bfloat16,), (None, None), device)
+        tensor("topk_idx", topk_idx, INDEX_DTYPES, (x.shape[0], None), device)
         num_tokens_fit(x.shape[0], max_tokens)
-    return Tokens(num_tokens, hidden, num_topk, at, indices_at, dtype is torch.int64)
+    wide = dtype is torch.int64
+    return Tokens((x, topk_idx), num_tokens, hidden, num_topk, at, indices_at, wide)
 
 
 def combined(
     tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
     choices_shape: tuple[int, int],
     x_shape: tuple[int, int, int],
+    device: torch.device,
 ) -> None:
     """The tensors of a combine: x, topk_idx, topk_weights, out. Good ones cost one expression."""
     x, topk_idx, weights, out = tensors
@@ -107,7 +111,7 @@ def combined(
             and x.shape == x_shape
             and topk_idx.shape == weights.shape == choices_shape
             and out.shape == out_shape
-            and (x.is_cpu and topk_idx.is_cpu and weights.is_cpu and out.is_cpu)
+            and (x.device == topk_idx.device == weights.device == out.device == device)
             and (x.is_contiguous() and topk_idx.is_contiguous())
             and (weights.is_contiguous() and out.is_contiguous())
             and (x.data_ptr() | out.data_ptr()) % _ALIGN == 0
@@ -116,26 +120,30 @@ def combined(
         good = False
     if good:
         return
-    tensor("topk_idx", topk_idx, INDEX_DTYPES, choices_shape)
-    tensor("topk_weights", weights, (torch.float32,), choices_shape)
-    tensor("x", x, (torch.bfloat16,), x_shape)
-    tensor("out", out, (torch.bfloat16,), out_shape)
+    tensor("topk_idx", topk_idx, INDEX_DTYPES, choices_shape, device)
+    tensor("topk_weights", weights, (torch.float32,), choices_shape, device)
+    tensor("x", x, (torch.bfloat16,), x_shape, device)
+    tensor("out", out, (torch.bfloat16,), out_shape, device)
 
 
 def tensor(
-    name: str, value: object, dtypes: tuple[torch.dtype, ...], sizes: tuple[int | None, ...]
+    name: str,
+    value: object,
+    dtypes: tuple[torch.dtype, ...],
+    sizes: tuple[int | None, ...],
+    device: torch.device,
 ) -> None:
-    """A contiguous, aligned CPU tensor of one of `dtypes` and of `sizes` (None: any)."""
+    """A contiguous, aligned tensor of one of `dtypes` and of `sizes` (None: any)."""
     good = (
         isinstance(value, torch.Tensor)
-        and value.is_cpu
+        and value.device == device
         and value.dtype in dtypes
         and _fits(value.shape, sizes)
         and value.is_contiguous()
         and value.data_ptr() % _ALIGN == 0
     )
     if not good:
-        _refuse_tensor(name, value, dtypes, sizes)
+        _refuse_tensor(name, value, dtypes, sizes, device)
 
 
 def _fits(shape: torch.Size, sizes: tuple[int | None, ...]) -> bool:
@@ -148,13 +156,18 @@ def _fits(shape: torch.Size, sizes: tuple[int | None, ...]) -> bool:
 
 
 def _refuse_tensor(
-    name: str, value: object, dtypes: tuple[torch.dtype, ...], sizes: tuple[int | None, ...]
+    name: str,
+    value: object,
+    dtypes: tuple[torch.dtype, ...],
+    sizes: tuple[int | None, ...],
+    device: torch.device,
 ) -> None:
     if not isinstance(value, torch.Tensor):
         raise ArgumentError(f"{name} is a {type(value).__name__}: it must be a torch.Tensor")
-    if not value.is_cpu:
+    if value.device != device:
+        place, cure = ("the CPU", "cpu()") if device.type == "cpu" else (device, f"to({device})")
         raise ArgumentError(
-            f"{name} is on {value.device}: this buffer is on the CPU, pass {name}.cpu()"
+            f"{name} is on {value.device}: this buffer is on {place}, pass {name}.{cure}"
         )
     if value.dtype not in dtypes:
         raise ArgumentError(f"{name} is {value.dtype}: it must be {' or '.join(map(str, dtypes))}")

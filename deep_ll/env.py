@@ -7,6 +7,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+import torch
+
 from deep_ll.errors import ArgumentError
 
 
@@ -40,6 +42,16 @@ VARIABLES = (
         "auto",
         "stores past the caches: always, never, auto: when a call's rows outgrow them",
     ),
+    Variable(
+        "DEEP_LL_DEVICE",
+        "auto",
+        "where buffers are: cpu, cuda, auto: a GPU if torch has one (not for thread ranks)",
+    ),
+    Variable(
+        "DEEP_LL_NUM_SMS",
+        "32",
+        "multiprocessors that a kernel on a GPU uses",
+    ),
 )
 
 
@@ -51,6 +63,8 @@ class Settings:
     num_threads: int | None
     cpu_level: str
     streaming: bool | None
+    device: str
+    num_sms: int
 
 
 def markdown_table() -> str:
@@ -71,7 +85,28 @@ def settings() -> Settings:
         num_threads=_threads(_text("DEEP_LL_NUM_THREADS")),
         cpu_level=_level(_text("DEEP_LL_CPU_LEVEL")),
         streaming=_streaming(_text("DEEP_LL_STREAMING")),
+        device=_device(_text("DEEP_LL_DEVICE")),
+        num_sms=_num_sms(_text("DEEP_LL_NUM_SMS")),
     )
+
+
+def device(asked: torch.device | str | None, settings: Settings, in_process: bool) -> torch.device:
+    """Where a buffer is to be: as asked, else as the environment says, else on a GPU if there is
+    one.
+
+    Raises:
+        ArgumentError: neither a CPU nor a GPU.
+    """
+    name = str(asked) if asked is not None else settings.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() and not in_process else "cpu"
+    try:
+        place = torch.device(name)
+    except RuntimeError as error:
+        raise ArgumentError(f"device={name!r}: it must be cpu or cuda") from error
+    if place.type not in ("cpu", "cuda"):
+        raise ArgumentError(f"device={name!r}: it must be cpu or cuda")
+    return place
 
 
 def _text(name: str) -> str:
@@ -105,6 +140,18 @@ def _level(value: str) -> str:
     if value not in ("auto", "v2", "v3", "v4", "base", "native"):
         raise _refuse("DEEP_LL_CPU_LEVEL", value, "auto, v2, v3, v4, base or native")
     return "" if value == "auto" else value
+
+
+def _device(value: str) -> str:
+    if value not in ("auto", "cpu", "cuda"):
+        raise _refuse("DEEP_LL_DEVICE", value, "auto, cpu or cuda")
+    return value
+
+
+def _num_sms(value: str) -> int:
+    if not value.isdecimal() or int(value) < 1:
+        raise _refuse("DEEP_LL_NUM_SMS", value, "a number from 1")
+    return int(value)
 
 
 def _streaming(value: str) -> bool | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -10,14 +10,22 @@ if TYPE_CHECKING:
 
     import torch
 
-    from deep_ll.rounds import Pending
+
+class Finishable(Protocol):
+    """The end of an operation: `finish()` returns when its results may be read, on a GPU by what
+    is put on the current stream afterwards."""
+
+    def finish(self) -> None:
+        """Waits for it."""
 
 
 class EventOverlap:
     """The end of an operation that was started with `async_finish=True`.
 
-    On CPUs nothing runs behind the caller's back: the receiving half of the operation runs in
-    `current_stream_wait()`, or at the start of the buffer's next operation, whichever comes first.
+    On a GPU the operation runs on a stream of the buffer's own, and `current_stream_wait()` lets
+    the caller's current stream wait for it. On CPUs nothing runs behind the caller's back: the
+    receiving half of the operation runs in `current_stream_wait()`, or at the start of the
+    buffer's next operation, whichever comes first.
     Without `async_finish` the operation is complete, `event` is None and waiting does nothing.
 
     Args:
@@ -26,7 +34,7 @@ class EventOverlap:
     """
 
     def __init__(
-        self, event: Pending | None = None, extra_tensors: Sequence[torch.Tensor] | None = None
+        self, event: Finishable | None = None, extra_tensors: Sequence[torch.Tensor] | None = None
     ) -> None:
         self.event = event
         self.extra_tensors = extra_tensors

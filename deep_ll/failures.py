@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from deep_ll.errors import DeepLLError, PeerError, PeerTimeout
 
 if TYPE_CHECKING:
-    from deep_ll._native import Exchange
+    from deep_ll._native import Difference
 
 _TIMED_OUT = 1
+_OUTPUTS = 4
+_USABLE = "Nothing was moved, the buffer can be used again"
 _PHASES = {
     1: "counts",
     2: "rows",
@@ -20,28 +22,39 @@ _NAMES = ("num_experts", "num_max_dispatch_tokens_per_rank", "hidden", "top-k", 
 _FORMATS = ("bf16", "fp8", "fp8 with rounded scales", "fp8 with ue8m0 scales")
 
 
+class Reporter(Protocol):
+    """The native side of a session, which knows how its last call ended."""
+
+    def report(self) -> tuple[int, int, int, list[tuple[int, int]]]:
+        """Outcome of the last wait, what was waited for, epoch, ranks that are missing and what
+        was seen of each.
+        """
+
+    def disagreement(self) -> Difference | None:
+        """Which peer says something else, and what."""
+
+
 def why(
-    exchange: Exchange, rank: int, name: str, timeout_s: float, ours: tuple[int, ...]
+    native: Reporter, rank: int, name: str, timeout_s: float, remedy: str = _USABLE
 ) -> DeepLLError:
     """The exception for an operation that the kernels gave up.
 
     Args:
-        exchange: holds the report.
+        native: holds the report.
         rank: this rank.
         name: of the operation, for people.
         timeout_s: how long it waited.
-        ours: what this rank said of the operation: the values of a dispatch, or the word of a
-            combine.
+        remedy: what becomes of the buffer after ranks disagreed on a dispatch.
     """
-    outcome, phase, expected, missing = exchange.report()
+    outcome, phase, expected, missing = native.report()
     if outcome == _TIMED_OUT:
         return _timeout(rank, name, timeout_s, phase, expected, missing)
-    other = exchange.disagreement()
+    other = native.disagreement()
     if other is None:
         return DeepLLError(f"rank {rank}, {name}: interrupted while it waited for peers")
-    peer, *theirs, word = other
-    if len(ours) == 1:
-        return PeerError(f"rank {rank}, {name}: {_combine_differs(peer, word, ours[0])}")
+    peer, phase, theirs, ours, their_value, our_value = other
+    if phase == _OUTPUTS:
+        return PeerError(f"rank {rank}, {name}: {_combine_differs(peer, their_value, our_value)}")
     differs = [
         _differs(*values)
         for values in zip(_NAMES, ours, theirs, strict=True)
@@ -49,8 +62,7 @@ def why(
     ]
     return PeerError(
         f"rank {rank}, {name}: rank {peer} dispatches something else: {', '.join(differs)}; all "
-        f"ranks must pass the same values. "
-        "Nothing was moved, the buffer can be used again"
+        f"ranks must pass the same values. {remedy}"
     )
 
 

@@ -14,7 +14,7 @@ from deep_ll.views import combine_view, recv_views
 
 if TYPE_CHECKING:
     from deep_ll._native import Shape, Window
-    from deep_ll.runtime.heap import Heap
+    from deep_ll.runtime.heap import AnyHeap
     from deep_ll.views import RecvViews
 
 
@@ -56,10 +56,11 @@ class Counts(NamedTuple):
     addresses: tuple[int, int]
 
     @classmethod
-    def of(cls, shape: Shape) -> Counts:
+    def of(cls, shape: Shape, device: torch.device) -> Counts:
         """Counts of one slot."""
-        count = torch.zeros(shape.num_local, dtype=torch.int32)
-        layout = torch.zeros((shape.num_local, shape.num_ranks), dtype=torch.int64)
+        count = torch.zeros(shape.num_local, dtype=torch.int32, device=device)
+        layout_shape = (shape.num_local, shape.num_ranks)
+        layout = torch.zeros(layout_shape, dtype=torch.int64, device=device)
         return cls(count, layout, (count.data_ptr(), layout.data_ptr()))
 
 
@@ -67,7 +68,7 @@ class Kinds:
     """All kinds that a buffer has met. A new one is checked against the buffer, then remembered."""
 
     def __init__(
-        self, heap: Heap, window: Window, expected: int | None, row_major_scales: bool
+        self, heap: AnyHeap, window: Window, expected: int | None, row_major_scales: bool
     ) -> None:
         self.expected = expected  # bytes a rank will touch; None: no kind known yet
         self._heap, self._window = heap, window
@@ -88,7 +89,7 @@ class Kinds:
 
     def _make(self, sizes: Sizes) -> Kind:
         max_tokens, hidden, num_experts, num_topk, fmt = sizes
-        rank, num_ranks = self._heap.rank, len(self._heap.maps)
+        rank, num_ranks = self._heap.rank, self._heap.num_ranks
         checks.exchange_sizes(max_tokens, hidden, num_experts, num_ranks, num_topk, fp8=fmt != 0)
         shape = _native.Shape(num_ranks, rank, num_experts, max_tokens, hidden, num_topk, fmt)
         self._check_room(shape)
@@ -97,7 +98,8 @@ class Kinds:
         recv = [recv_views(self._heap, self._window, shape, slot, in_rows) for slot in (0, 1)]
         combine = [combine_view(self._heap, self._window, shape, slot) for slot in (0, 1)]
         numbers = (shape.num_local, shape.max_rows, shape.row_bytes, shape.ledger_bytes)
-        counts = (Counts.of(shape), Counts.of(shape))
+        device = self._heap.device
+        counts = (Counts.of(shape, device), Counts.of(shape, device))
         return Kind(sizes, shape, *numbers, counts, (recv[0], recv[1]), (combine[0], combine[1]))
 
     def _check_room(self, shape: Shape) -> None:
@@ -116,7 +118,7 @@ class Kinds:
         """A buffer that was given bytes learns from its calls what will be touched; so does one
         whose calls are larger than it was made for. The verdict is this rank's own."""
         expected, known, heap = expected_bytes(shape), self.expected or 0, self._heap
-        if expected <= known:
+        if expected <= known or heap.device.type != "cpu":
             return
         available = memory.available_bytes()
         memory.check_fits(heap.num_local_ranks, expected - known, available, heap.num_bytes)

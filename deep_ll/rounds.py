@@ -10,12 +10,14 @@ from deep_ll.errors import OrderError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypeAlias
 
     import torch
 
-    from deep_ll._native import CallOptions
     from deep_ll.handle import Lease
     from deep_ll.kinds import Kind
+
+    Hook: TypeAlias = Callable[[], None]
 
 NUM_SLOTS = 2  # rounds whose results can be held at once
 
@@ -29,7 +31,6 @@ class Round:
     kind: Kind
     ledger: torch.Tensor
     num_tokens: int
-    how: CallOptions
     pending: Pending | None = None
     combined: bool = False
     combines: tuple[Pending, ...] = ()
@@ -92,7 +93,7 @@ class Pending:
         self.done = True  # also if it fails: it is over
         receive()
 
-    def as_hook(self) -> Callable[[], None]:
+    def as_hook(self) -> Hook:
         """A function for the user to call, once."""
         called = False
 

@@ -47,7 +47,7 @@ def heap_bytes(max_tokens: int, hidden: int, num_experts: int, num_ranks: int) -
     return _shape(max_tokens, hidden, num_experts, num_ranks, 1, _BF16).heap_bytes
 
 
-def settle(group: Group, request: Request) -> tuple[int, int | None]:
+def settle(group: Group, request: Request, on_host: bool) -> tuple[int, int | None]:
     """The heap's bytes and what of them a rank is expected to touch (None: no shape known yet).
     Collective.
 
@@ -72,7 +72,7 @@ def settle(group: Group, request: Request) -> tuple[int, int | None]:
     asked = (num_bytes, sizes, request.max_topk)
     answers = group.all_gather((problem, asked, memory.available_bytes()))
     _agree(group, [theirs for _, theirs, _ in answers], [problem for problem, *_ in answers])
-    if expected is not None:
+    if expected is not None and on_host:
         # The smallest figure of all ranks, so that all come to the same verdict.
         memory.check_fits(group.size, expected, min(free for *_, free in answers), num_bytes)
     return num_bytes, expected

@@ -9,7 +9,7 @@ import torch
 
 if TYPE_CHECKING:
     from deep_ll._native import Shape, Window
-    from deep_ll.runtime.heap import Heap
+    from deep_ll.runtime.heap import AnyHeap
 
 _UE8M0 = 3
 
@@ -23,7 +23,7 @@ class RecvViews:
 
 
 def recv_views(
-    heap: Heap, window: Window, shape: Shape, slot: int, row_major_scales: bool
+    heap: AnyHeap, window: Window, shape: Shape, slot: int, row_major_scales: bool
 ) -> RecvViews:
     """Received rows of slot `slot`: x [E_local, R*M, hidden], its scales if any, src_info int32
     [E_local, R*M].
@@ -45,7 +45,7 @@ def recv_views(
     return RecvViews((x, scales), src_info)
 
 
-def combine_view(heap: Heap, window: Window, shape: Shape, slot: int) -> torch.Tensor:
+def combine_view(heap: AnyHeap, window: Window, shape: Shape, slot: int) -> torch.Tensor:
     """The outputs that peers read in place: bf16 [E_local, R*M, hidden]."""
     start = window.combine.offset + slot * window.combine.slot_bytes
     return heap.view(start, torch.bfloat16, shape.num_local, shape.max_rows, shape.hidden)

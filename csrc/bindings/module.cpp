@@ -60,12 +60,15 @@ py::tuple report_of(const Verdict& verdict) {
     return py::make_tuple(static_cast<int>(report.outcome), report.phase, report.expected_epoch, missing);
 }
 
+py::tuple tuple_of(const Greeting& g) {
+    return py::make_tuple(g.num_experts, g.max_tokens, g.hidden, g.num_topk, g.format, g.recv_slot);
+}
+
 py::object disagreement_of(const Verdict& verdict) {
     const Disagreement& d = verdict.disagreement;
     if (d.peer < 0) return py::none();
-    const Greeting& g = d.theirs;
-    return py::make_tuple(d.peer, g.num_experts, g.max_tokens, g.hidden, g.num_topk, g.format, g.recv_slot,
-                          d.word);
+    return py::make_tuple(d.peer, static_cast<int>(d.phase), tuple_of(d.theirs), tuple_of(d.ours),
+                          d.their_value, d.our_value);
 }
 
 py::object bad_choice_of(const ChoiceCheck& check) {
@@ -176,7 +179,7 @@ void bind_exchange(py::module_& m) {
 }
 
 template <class T>
-py::bytes bytes_of(const T& launch) {
+py::bytearray bytes_of(const T& launch) {
     return {reinterpret_cast<const char*>(&launch), sizeof launch};
 }
 

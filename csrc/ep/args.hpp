@@ -26,8 +26,9 @@ enum class Phase : std::uint32_t { none = 0, counts = 1, rows = 2, credit = 3, o
 // A peer that speaks of another exchange than this rank.
 struct Disagreement {
     std::int32_t peer;  // -1: none
-    Greeting theirs;
-    std::uint32_t word;  // of a combine: its value
+    Phase phase;  // counts: of a dispatch, by its greeting; outputs: of a combine, by the value of its signal
+    Greeting theirs, ours;
+    std::uint32_t their_value, our_value;
 };
 
 // How a call ended, where its caller can read it.

@@ -89,7 +89,7 @@ TEAM_FN bool await_outputs(const Team& team, const CombineArgs& args) {
         team.first(args.shape.num_ranks, [&](int source) { return value(source) != combined_value(args); });
     if (other < 0) return true;
     team.once([&] {
-        args.verdict->disagreement = {other, {}, value(other)};
+        args.verdict->disagreement = {other, Phase::outputs, {}, {}, value(other), combined_value(args)};
         args.progress->consumed = epoch;  // nothing of it will be read
     });
     return false;

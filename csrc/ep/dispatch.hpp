@@ -68,7 +68,9 @@ TEAM_FN bool hear(const Team& team, const DispatchArgs& args, std::uint32_t epoc
     const int other = team.first(args.shape.num_ranks,
                                  [&](int source) { return !same(greeting(source), greeting_of(args)); });
     if (other < 0) return true;
-    team.once([&] { args.verdict->disagreement = {other, greeting(other), 0}; });
+    team.once([&] {
+        args.verdict->disagreement = {other, Phase::counts, greeting(other), greeting_of(args), 0, 0};
+    });
     return false;
 }
 

@@ -9,31 +9,34 @@
 
 DEEP_LL_TIER_BEGIN
 
-// The compiler may count on the row size that this tier is for.
-TEAM_FN void assume_hidden(const Shape& shape) {
-    if constexpr (DEEP_LL_HIDDEN != 0) __builtin_assume(shape.hidden == DEEP_LL_HIDDEN);
+// What a launch was given, with the row size that this tier knows at compile time.
+template <class Args>
+TEAM_FN Args with_known_hidden(const Args& args) {
+    Args known = args;
+    if constexpr (DEEP_LL_HIDDEN != 0) known.shape.hidden = DEEP_LL_HIDDEN;
+    return known;
 }
 
 __global__ void __launch_bounds__(kMaxWarps* kWarpLanes, 1)
     dispatch(const __grid_constant__ DispatchLaunch launch) {
-    assume_hidden(launch.args.shape);
+    const auto args = with_known_hidden(launch.args);
     League league(launch.league);
     if (launch.halves & kSend) {
-        accept(league, launch.args, launch.choices, launch.args.num_tokens, launch.args.ledger.experts);
-        dispatch_send(league, launch.args);
+        accept(league, args, launch.choices, args.num_tokens, args.ledger.experts);
+        dispatch_send(league, args);
     }
-    if (launch.halves & kReceive) dispatch_receive(league, launch.args);
+    if (launch.halves & kReceive) dispatch_receive(league, args);
 }
 
 __global__ void __launch_bounds__(kMaxWarps* kWarpLanes, 1)
     combine(const __grid_constant__ CombineLaunch launch) {
-    assume_hidden(launch.args.shape);
+    const auto args = with_known_hidden(launch.args);
     League league(launch.league);
     if (launch.halves & kSend) {
-        accept(league, launch.args, launch.choices, launch.args.num_tokens, launch.kept);
-        combine_send(league, launch.args);
+        accept(league, args, launch.choices, args.num_tokens, launch.kept);
+        combine_send(league, args);
     }
-    if (launch.halves & kReceive) combine_receive(league, launch.args);
+    if (launch.halves & kReceive) combine_receive(league, args);
 }
 
 __global__ void __launch_bounds__(kMaxWarps* kWarpLanes, 1)

@@ -6,7 +6,7 @@ import mmap
 import secrets
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -23,6 +23,36 @@ _UNRESERVED = mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
 _UNTRACKED: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
 
+class AnyHeap(Protocol):
+    """What is asked of a heap on any machine."""
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks there are."""
+
+    @property
+    def num_local_ranks(self) -> int:
+        """Ranks on this host."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of one rank's heap."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+
+    def view(self, offset: int, dtype: torch.dtype, *sizes: int) -> torch.Tensor:
+        """A tensor over this rank's heap."""
+
+    def close(self) -> None:
+        """Gives the memory back; collective on GPUs."""
+
+
 @dataclass(frozen=True)
 class Heap:
     """Mapped memory of all ranks, by rank. It is given back when the last tensor that looks into
@@ -37,6 +67,19 @@ class Heap:
     def bases(self) -> list[int]:
         """Addresses of all heaps."""
         return [memory.data_ptr() for memory in self.maps]
+
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks there are."""
+        return len(self.maps)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.maps[self.rank].device
+
+    def close(self) -> None:
+        """Nothing: the memory goes with the last tensor that looks into it."""
 
     @property
     def num_bytes(self) -> int:

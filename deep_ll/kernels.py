@@ -1,0 +1,110 @@
+"""The kernels of this installation: which fatbin serves a shape, and how large a launch is."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from deep_ll import _native
+from deep_ll.errors import DeepLLError
+from deep_ll.runtime.cuda.driver import LaunchConfig, Module
+
+if TYPE_CHECKING:
+    from deep_ll.kinds import Kind, Sizes
+    from deep_ll.runtime.cuda.device import Device
+    from deep_ll.runtime.cuda.driver import Kernel
+
+FOLDER = Path(__file__).parent / "_kernels"
+BLOCK_WARPS = 16
+_WARP_LANES = 32
+
+
+@functools.cache
+def description(folder: Path = FOLDER) -> dict[str, Any]:
+    """What the build wrote of its kernels: `tiers`, `archs`, `nvcc`. Empty without kernels."""
+    path = folder / "ep.json"
+    if not path.is_file():
+        return {}
+    facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return facts
+
+
+def tier_of(hidden: int) -> str:
+    """The name of the kernels for rows of `hidden` channels."""
+    named = f"h{hidden}"
+    return named if named in description()["tiers"] else "any"
+
+
+class _Loaded(NamedTuple):
+    """The kernels of one kind of exchange."""
+
+    dispatch: Kernel
+    combine: Kernel
+    credit: Kernel
+    shared_bytes: int
+
+
+class Kernels:
+    """Loads kernels and launches them.
+
+    Args:
+        device: where.
+        num_sms: blocks of a launch. All of them must run at once, with those of other ranks on
+            the same GPU.
+    """
+
+    def __init__(self, device: Device, num_sms: int) -> None:
+        self._device, self._num_sms = device, num_sms
+        self._loaded: dict[Sizes, _Loaded] = {}
+        self._configs: dict[tuple[int, int, int], LaunchConfig] = {}
+
+    def load(self, kind: Kind) -> None:
+        """Loads the kernels of a kind. Not while a CUDA graph is captured."""
+        facts = description()["tiers"][tier_of(kind.sizes.hidden)]
+        module = Module.load((FOLDER / facts["file"]).read_bytes(), self._device.index)
+        shared = _native.Launches.shared_bytes(kind.shape, BLOCK_WARPS)
+
+        def get(kernel: str, num_bytes: int) -> Kernel:
+            name = facts["kernels"][kernel]["name"]
+            found = module.kernel(name, shared)
+            if found.num_param_bytes != num_bytes:
+                raise DeepLLError(
+                    f"kernel {name} takes {found.num_param_bytes} bytes of parameters, this "
+                    f"extension has {num_bytes}: they are of different builds, reinstall deep_ll"
+                )
+            return found
+
+        sizes = _native.Launches.DISPATCH_BYTES, _native.Launches.COMBINE_BYTES
+        self._loaded[kind.sizes] = _Loaded(
+            get("dispatch", sizes[0]), get("combine", sizes[1]), get("credit", sizes[1]), shared
+        )
+
+    def dispatch(self, kind: Kind, params: bytearray, stream: int) -> None:
+        """Launches a dispatch."""
+        kernels = self._loaded[kind.sizes]
+        config = self._config(self._num_sms, kernels.shared_bytes, stream)
+        kernels.dispatch.launch(config, params, len(params))
+
+    def combine(self, kind: Kind, params: bytearray, stream: int) -> None:
+        """Launches a combine."""
+        kernels = self._loaded[kind.sizes]
+        config = self._config(self._num_sms, kernels.shared_bytes, stream)
+        kernels.combine.launch(config, params, len(params))
+
+    def credit(self, kind: Kind, params: bytearray, stream: int) -> None:
+        """Launches the wait for the memory of the next combine."""
+        kernels = self._loaded[kind.sizes]
+        config = self._config(1, kernels.shared_bytes, stream)
+        kernels.credit.launch(config, params, len(params))
+
+    def _config(self, num_blocks: int, shared_bytes: int, stream: int) -> LaunchConfig:
+        key = num_blocks, shared_bytes, stream
+        config = self._configs.get(key)
+        if config is None:
+            config = LaunchConfig(
+                (num_blocks, 1, 1), (BLOCK_WARPS * _WARP_LANES, 1, 1), shared_bytes, stream
+            )
+            self._configs[key] = config
+        return config

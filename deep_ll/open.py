@@ -1,0 +1,60 @@
+"""Opens the session of a buffer: the runtime follows from the device and the kind of ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from deep_ll.errors import ArgumentError
+from deep_ll.runtime.heap import open_heap
+from deep_ll.session import Session
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    import torch
+
+    from deep_ll.env import Settings
+    from deep_ll.gpu_session import GpuSession
+    from deep_ll.runtime.group import Group
+
+    AnySession: TypeAlias = Session | GpuSession
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a caller of the constructor chose."""
+
+    timeout_s: float
+    num_threads: int | None
+    row_major_scales: bool
+    num_sms: int | None
+    allow_pcie_p2p: bool
+
+    def check(self) -> None:
+        """Raises ArgumentError for numbers that cannot be."""
+        if not 0 <= self.timeout_s < 1e9:
+            raise ArgumentError(
+                f"timeout_s is {self.timeout_s}: it must be a number of seconds, 0 for no limit"
+            )
+        for name, value in (("num_threads", self.num_threads), ("num_sms", self.num_sms)):
+            if value is not None and value < 1:
+                raise ArgumentError(f"{name} is {value}: it must be 1 or more")
+
+
+def open_session(
+    group: Group,
+    device: torch.device,
+    num_bytes: int,
+    expected: int | None,
+    settings: Settings,
+    options: Options,
+) -> AnySession:
+    """Makes the heap and what works on it. Collective."""
+    if device.type == "cpu":
+        heap = open_heap(group, num_bytes)
+        return Session(heap, settings, expected, options)
+    # Only now: machines without a GPU need none of its packages.
+    from deep_ll.gpu_session import open_gpu_session
+
+    return open_gpu_session(group, device, num_bytes, settings, options)

@@ -1,0 +1,199 @@
+"""Symmetric heaps of processes with a GPU each, by NVSHMEM.
+
+NVSHMEM allocates and maps; kernels only see addresses. It is started once per process, for one
+group of ranks and one GPU, and all buffers share it. What it does is collective, so a rank that
+fails alone would leave its peers waiting: every step ends with a verdict of all ranks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from deep_ll.errors import ArgumentError, DeepLLError, PeerError
+from deep_ll.runtime.cuda import nvlink, nvshmem_job, nvshmem_settings, preflight
+from deep_ll.runtime.cuda.heap import GpuHeap, bases_on
+from deep_ll.runtime.cuda.together import together
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from deep_ll.runtime.cuda.device import Device
+    from deep_ll.runtime.cuda.nvlink import Place
+    from deep_ll.runtime.cuda.nvshmem_job import Job, Modules
+    from deep_ll.runtime.cuda.nvshmem_settings import Setting
+    from deep_ll.runtime.group import Group
+
+
+class Library:
+    """NVSHMEM of this process: started by the first heap, finished by `finalize()`. One thread at
+    a time may use it.
+    """
+
+    def __init__(self, load: Callable[[], Modules] = nvshmem_job.load) -> None:
+        self._load = load
+        self._modules: Modules | None = None
+        self._job: Job | None = None
+        self._heaps: list[GpuHeap] = []
+
+    @property
+    def settings(self) -> list[Setting]:
+        """Under which it was started."""
+        return list(self._job.settings) if self._job else []
+
+    def open_heap(
+        self, group: Group, num_bytes: int, device: Device, allow_pcie_p2p: bool
+    ) -> GpuHeap:
+        """As the function of this module."""
+        places = self._agree(group, num_bytes, device)
+        links: tuple[str, ...] = ()
+        with together(group, "checking the links to peers"):
+            links = nvlink.links(group.rank, places, allow_pcie_p2p)
+            if self._modules is None:
+                self._modules = self._load()
+        modules = self._modules
+        assert modules is not None
+        if self._job is None:
+            self._job = nvshmem_job.start(modules, group, device, num_bytes)
+        memory = _allocate(modules, group, num_bytes, device)
+        bases: list[int] = []
+        try:
+            with together(group, "mapping the heaps of peers"):
+                bases = _map(modules, group, memory.data_ptr(), places)
+        except Exception:
+            # On all ranks, as freeing must be.
+            modules.core.free_tensor(memory)
+            raise
+        heap = GpuHeap(
+            rank=group.rank,
+            bases=bases,
+            num_bytes=num_bytes,
+            memory=memory,
+            num_local_ranks=sum(place.machine == places[group.rank].machine for place in places),
+            peer_bases_on_device=bases_on(device, bases),
+            links=links,
+            _release=lambda: self._free(heap, group, device),
+        )
+        self._heaps.append(heap)
+        return heap
+
+    def finalize(self) -> None:
+        """Closes the heaps that are open, then ends NVSHMEM. Collective."""
+        while self._heaps:
+            self._heaps[0].close()
+        # What something else has started is not ours to end.
+        if self._job is not None and self._modules is not None and self._job.settings:
+            self._modules.core.finalize()
+        self._job = None
+
+    def _agree(self, group: Group, num_bytes: int, device: Device) -> list[Place]:
+        """Checks that all ranks can and want the same."""
+        place: Place | None = None
+        with together(group, "checking what GPUs need"):
+            if group.in_process:
+                raise ArgumentError("NVSHMEM needs ranks that are processes, these are threads")
+            preflight.require(device.index)
+            nvshmem_settings.check_p2p_allowed()
+            self._check_job(group, device)
+            place = nvlink.place_of(device)
+        answers = group.all_gather((place, num_bytes, self._job.token if self._job else ""))
+        sizes = [size for _, size, _ in answers]
+        if len(set(sizes)) > 1:
+            raise ArgumentError(f"the heaps of a buffer must have one size, ranks ask for {sizes}")
+        tokens = [token for _, _, token in answers]
+        if len(set(tokens)) > 1:
+            strangers = [rank for rank, token in enumerate(tokens) if token != tokens[group.rank]]
+            raise PeerError(_other_group(f"ranks {strangers} are not in it"))
+        return [place for place, _, _ in answers if place is not None]
+
+    def _check_job(self, group: Group, device: Device) -> None:
+        job = self._job
+        if job is None:
+            return
+        if (job.rank, job.size) != (group.rank, group.size):
+            raise ArgumentError(
+                _other_group(
+                    f"it knows this process as rank {job.rank} of {job.size}, the new group as "
+                    f"rank {group.rank} of {group.size}"
+                )
+            )
+        if job.device_index != device.index:
+            raise ArgumentError(
+                f"NVSHMEM was started on GPU {job.device_index} and can have no heap on GPU "
+                f"{device.index}: use one GPU per process"
+            )
+
+    def _free(self, heap: GpuHeap, group: Group, device: Device) -> None:
+        with together(group, "waiting for the kernels of a heap to be closed"):
+            device.synchronize()
+        with together(group, "freeing a heap"):
+            if self._modules is not None:
+                self._modules.core.free_tensor(heap.memory)
+        self._heaps = [other for other in self._heaps if other is not heap]
+
+
+def _other_group(what: str) -> str:
+    return (
+        f"NVSHMEM was started in this process for another group: {what}. It serves one group per "
+        "process: make all buffers with the same group, or this one in other processes"
+    )
+
+
+def _allocate(modules: Modules, group: Group, num_bytes: int, device: Device) -> torch.Tensor:
+    memory: torch.Tensor | None = None
+    with together(group, f"allocating {num_bytes} bytes of symmetric memory"):
+        # except_on_del: a heap that is never closed is no error at the end of the process.
+        memory = modules.core.bytetensor((num_bytes,), dtype=torch.uint8, except_on_del=False)
+        if memory is None:
+            raise DeepLLError("nvshmem4py gives no tensors: it does not find torch")
+    assert memory is not None
+    with together(group, "clearing the heap"):
+        memory.zero_()
+        # Peers write as soon as all have passed: the verdict is the barrier.
+        device.synchronize()
+    return memory
+
+
+def _map(modules: Modules, group: Group, address: int, places: list[Place]) -> list[int]:
+    bases = [int(modules.bindings.ptr(address, peer)) for peer in range(group.size)]
+    missing = [f"rank {peer} ({places[peer]})" for peer, base in enumerate(bases) if base == 0]
+    if missing:
+        raise PeerError(
+            f"NVSHMEM does not map the memory of {', '.join(missing[:4])} for rank {group.rank} "
+            f"({places[group.rank]}): NVSHMEM_DEBUG=INFO says why. In containers, ranks need one "
+            "IPC and network namespace; or try NVSHMEM_DISABLE_CUDA_VMM=1"
+        )
+    return bases
+
+
+_library = Library()
+
+
+def open_heap(
+    group: Group, num_bytes: int, device: Device, allow_pcie_p2p: bool = False
+) -> GpuHeap:
+    """A zeroed heap on the GPU of each rank, and the addresses of all. Collective.
+
+    Args:
+        group: ranks that are processes. The first call decides for which group NVSHMEM is started.
+        num_bytes: size of one rank's heap, the same on all.
+        device: this rank's GPU.
+        allow_pcie_p2p: also take peers that only PCIe joins.
+
+    Raises:
+        GpuUnavailable: something is missing here; nothing was started.
+        ArgumentError: another group, GPU or size than can be.
+        PeerError: a peer cannot be reached safely, or another rank failed; it says which and why.
+    """
+    return _library.open_heap(group, num_bytes, device, allow_pcie_p2p)
+
+
+def settings() -> list[Setting]:
+    """The environment variables under which NVSHMEM runs; empty before the first heap."""
+    return _library.settings
+
+
+def finalize() -> None:
+    """Closes all heaps of this process and ends NVSHMEM. Collective; never done by itself."""
+    _library.finalize()

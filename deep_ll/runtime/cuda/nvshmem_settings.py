@@ -1,0 +1,84 @@
+"""Environment variables of NVSHMEM that deep_ll sets before it starts, and why."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from deep_ll.errors import DeepLLError
+
+_MIB = 1 << 20
+_SMALLEST_STEP, _LARGEST_STEP = 32 * _MIB, 512 * _MIB
+_OWN_BYTES = 256 * _MIB  # what NVSHMEM itself puts into the symmetric heap, generously
+_TRUE = ("1", "y", "yes", "t", "true", "on")
+
+
+class Setting(NamedTuple):
+    """A variable of NVSHMEM, for buffer.plan().
+
+    Attributes:
+        name: of the environment variable.
+        value: what NVSHMEM was started with.
+        why: what for.
+        by_user: it was set before, so deep_ll left it alone.
+    """
+
+    name: str
+    value: str
+    why: str
+    by_user: bool
+
+
+def apply(num_bytes: int) -> list[Setting]:
+    """Sets what the user has not set. To be called before NVSHMEM starts.
+
+    Args:
+        num_bytes: of the first heap.
+    """
+    settings = []
+    for name, value, why in _wanted(num_bytes):
+        before = os.environ.get(name)
+        os.environ.setdefault(name, value)
+        settings.append(Setting(name, before or value, why, before is not None))
+    return settings
+
+
+def check_p2p_allowed() -> None:
+    """Raises where the user has told NVSHMEM not to map peers.
+
+    Raises:
+        DeepLLError: NVSHMEM_DISABLE_P2P is set.
+    """
+    if _is_set("NVSHMEM_DISABLE_P2P"):
+        raise DeepLLError(
+            f"NVSHMEM_DISABLE_P2P={os.environ['NVSHMEM_DISABLE_P2P']} in the environment: this "
+            "version moves all data by stores to peers and has no path over a network yet; unset it"
+        )
+
+
+def _wanted(num_bytes: int) -> list[tuple[str, str, str]]:
+    step = str(_step(num_bytes))
+    wanted = [
+        ("NVSHMEM_REMOTE_TRANSPORT", "none", "all peers are reached by NVLink; needs no NIC"),
+        ("NVSHMEM_DISABLE_NVLS", "1", "multicast is not used; less memory and start-up time"),
+        ("NVSHMEM_DISABLE_NCCL", "1", "no collective of NVSHMEM is used on data"),
+        ("NVSHMEM_CPU_AFFINITY", "OFF", "threads stay where the framework has put them (3.8)"),
+        ("NVSHMEM_CUMEM_GRANULARITY", step, "step in which device memory is taken"),
+    ]
+    if _is_set("NVSHMEM_DISABLE_CUDA_VMM"):
+        # Otherwise its heap grows as needed.
+        size = str(num_bytes + _OWN_BYTES)
+        wanted.append(("NVSHMEM_SYMMETRIC_SIZE", size, "this heap and what NVSHMEM needs"))
+    return wanted
+
+
+def _step(num_bytes: int) -> int:
+    """A power of two that wastes an eighth of the heap at most, within what was tried by others."""
+    step = _SMALLEST_STEP
+    while step * 2 <= min(num_bytes // 8, _LARGEST_STEP):
+        step *= 2
+    return step
+
+
+def _is_set(name: str) -> bool:
+    return os.environ.get(name, "").strip().lower() in _TRUE

@@ -1,0 +1,34 @@
+// A CUDA driver for tests: no GPU behind it, but it records what is launched and can be told to fail.
+#pragma once
+#define _GNU_SOURCE
+#include <stddef.h>
+#include <stdint.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+typedef int Result;
+
+enum {
+    kSuccess = 0,
+    kInvalidValue = 1,
+    kInvalidDevice = 101,
+    kInvalidContext = 201,
+    kNotFound = 500,
+    kNotSupported = 801,
+    kCaptureImplicit = 906,
+};
+
+// What a call answers before it does anything: an error asked for by fake_fail_next, or success.
+Result fake_verdict(const char* function);
+
+#define BEGIN()                                  \
+    do {                                         \
+        Result verdict = fake_verdict(__func__); \
+        if (verdict != kSuccess) return verdict; \
+    } while (0)
+
+// The context of this thread: 0, or 1 + device.
+uintptr_t fake_context(void);
+
+// A number from the environment.
+int fake_setting(const char* name, int otherwise);
