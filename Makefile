@@ -25,7 +25,7 @@ bench: build $(MPI)  ## Set up, build and run the benchmark; writes bench.json a
 test: build  ## Set up, build and run all tests
 	$(BIN)/python -m pytest $(ARGS)
 
-build: $(SETUP)  ## Set up and build the extension in place
+build: $(SETUP)  ## Set up and build in place; kernels for GPUs too where there is an nvcc
 	@$(BIN)/python setup.py --quiet build_ext --inplace
 
 lint: $(SETUP)  ## Check format, style, types and spelling
@@ -41,7 +41,7 @@ format: $(SETUP)  ## Format all code and fix what can be fixed
 	$(if $(CXX_FILES),$(BIN)/clang-format -i $(CXX_FILES))
 
 clean:  ## Remove what was built; the environment stays
-	rm -rf build dist *.egg-info deep_ll/*.so bench.json bench.png
+	rm -rf build dist *.egg-info deep_ll/*.so deep_ll/_kernels bench.json bench.png
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 

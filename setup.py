@@ -1,7 +1,8 @@
 """Builds deep_ll._native from csrc/: one pybind11 extension for every CPU of an architecture.
 
 Units named *_tier.cpp hold the hot loops. They are compiled once per CPU level ("tier"), each into
-a namespace of its own; the library chooses at run time. All other settings: pyproject.toml.
+a namespace of its own; the library chooses at run time. The kernels for GPUs: setup_cuda.py. All
+other settings: pyproject.toml.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import sysconfig
 import zlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,6 +24,11 @@ import pybind11
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
+
+# A build backend runs this file without its folder being on the path.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import setup_cuda
+import setup_nvcc
 
 CSRC = Path("csrc")
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror"]
@@ -96,12 +103,33 @@ class TieredBuild(build_ext):
             for tier in (levels if source.endswith("_tier.cpp") else [None])
         ]
         Path(self.build_temp).mkdir(parents=True, exist_ok=True)
-        with ThreadPoolExecutor(os.cpu_count()) as workers:
-            objects = list(workers.map(lambda job: self._compile(cxx, *job), jobs))
         target = Path(self.get_ext_fullpath(ext.name))
         target.parent.mkdir(parents=True, exist_ok=True)
+        with ThreadPoolExecutor(os.cpu_count()) as workers:
+            kernels = self._start_kernels(workers, target.parent / "_kernels")
+            objects = list(workers.map(lambda job: self._compile(cxx, *job), jobs))
+            kernels()
         extra = shlex.split(os.environ.get("LDFLAGS", ""))
         self._run([*cxx, "-shared", "-pthread", *map(str, objects), *extra, "-o", str(target)])
+
+    def copy_extensions_to_source(self) -> None:
+        """After a build in place: brings the kernels there too."""
+        super().copy_extensions_to_source()
+        kernels = Path("deep_ll", "_kernels")
+        shutil.rmtree(kernels, ignore_errors=True)
+        if (built := Path(self.build_lib) / kernels).is_dir():
+            shutil.copytree(built, kernels)
+
+    def _start_kernels(self, workers: ThreadPoolExecutor, target: Path) -> Callable[[], None]:
+        """Begins to compile the kernels for GPUs. What it returns waits for them."""
+        nvcc = setup_nvcc.choose_nvcc(Path(self.build_temp))
+        if nvcc is None:
+            # Kernels of an earlier build would not fit what is built now.
+            shutil.rmtree(target, ignore_errors=True)
+            return lambda: None
+        build = setup_cuda.KernelBuild(nvcc, Path(self.build_temp), self._run, self.force)
+        tiers = workers.map(build.compile, setup_cuda.TIERS)
+        return lambda: build.install(list(tiers), target)
 
     def _compile(self, cxx: list[str], source: Path, tier: str | None) -> Path:
         flags = [*COMMON, f"-I{CSRC}", *shlex.split(os.environ.get("CXXFLAGS", ""))]
@@ -127,12 +155,13 @@ class TieredBuild(build_ext):
             )
         return output
 
-    def _run(self, command: list[str]) -> None:
+    def _run(self, command: list[str]) -> str:
         if self.verbose:
             print(shlex.join(command), flush=True)
         result = subprocess.run(command, capture_output=True, text=True)
         if result.returncode != 0:
             raise CompileError(f"{shlex.join(command)}\n{result.stderr}")
+        return result.stderr
 
 
 def _is_fresh(output: Path, source: Path) -> bool:

@@ -114,7 +114,9 @@ class GpuSession(Order):
         self._last_stream: int | None = None
         self._dispatched = self._combined = 0
         self._memory: dict[Sizes, _Memory] = {}
-        num_sms = min(options.num_sms or settings.num_sms, device.num_sms)
+        # All blocks of all ranks of a GPU must run at once: they wait for each other.
+        most = device.num_sms // (heap.num_ranks if self._shares_device else 1)
+        num_sms = min(options.num_sms or settings.num_sms, most)
         self._kernels = Kernels(device, num_sms)
         self._told = host_memory(_native.Launches.HOST_STATE_BYTES, device.index)
         self._state = device.zeros(_native.Launches.DEVICE_STATE_BYTES, torch.uint8)
