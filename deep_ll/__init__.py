@@ -4,6 +4,7 @@ from deep_ll.buffer import Buffer, topk_idx_t
 from deep_ll.errors import (
     ArgumentError,
     DeepLLError,
+    GpuUnavailable,
     HeapMemoryError,
     OrderError,
     PeerError,
@@ -19,6 +20,7 @@ __all__ = [
     "Buffer",
     "DeepLLError",
     "EventOverlap",
+    "GpuUnavailable",
     "Handle",
     "HeapMemoryError",
     "OrderError",

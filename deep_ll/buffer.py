@@ -279,7 +279,7 @@ class Buffer:
         `print()` shows a table.
         """
         session = self._usable()
-        return plan_of(session.window, session.heap.num_local_ranks, session.kinds.expected)
+        return plan_of(session.window, session.heap, session.kinds.expected)
 
     def destroy(self) -> None:
         """Lets go of the memory; may be called again.

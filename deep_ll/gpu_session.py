@@ -1,34 +1,35 @@
 """The machinery behind a Buffer on a GPU: each call is one launch, or two with a hook.
 
-A call returns before its kernels ran. What kernels find out (a peer that did not come, a choice
-that is no expert) they write where this process can read it; the next call raises it.
+A call returns before its kernels ran. It allocates nothing, waits for nothing and loads nothing
+once its kind is known, and what it gives kernels may be replayed: epochs are in device memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 
-from deep_ll import _native, failures
+from deep_ll import _native
 from deep_ll.errors import ArgumentError, OrderError
-from deep_ll.event import EventOverlap
+from deep_ll.gpu_memory import GpuKinds, GpuMemory
+from deep_ll.gpu_operation import Operation, start
+from deep_ll.gpu_streams import Streams, is_captured
+from deep_ll.gpu_told import Told
 from deep_ll.handle import Handle
 from deep_ll.kernels import Kernels
-from deep_ll.kinds import Kind, Kinds
-from deep_ll.order import ASYNC, HOOK, Order
-from deep_ll.rounds import NUM_SLOTS, Pending, Round
+from deep_ll.order import Order
+from deep_ll.rounds import NUM_SLOTS, Round
 from deep_ll.runtime.cuda import loopback, nvshmem, preflight
 from deep_ll.runtime.cuda.device import Device
-from deep_ll.runtime.cuda.host_memory import host_memory
-from deep_ll.runtime.cuda.streams import is_capturing, wait_for
+from deep_ll.runtime.cuda.together import together
 
 if TYPE_CHECKING:
     from deep_ll.checks import Tokens
     from deep_ll.env import Settings
-    from deep_ll.kinds import Sizes
+    from deep_ll.event import EventOverlap
+    from deep_ll.kinds import Kind
     from deep_ll.open import Options
     from deep_ll.order import Sent
     from deep_ll.rounds import Hook
@@ -36,17 +37,6 @@ if TYPE_CHECKING:
     from deep_ll.runtime.group import Group
 
 _NS = 1_000_000_000
-_SEND, _RECEIVE = 1, 2
-_BOTH = _SEND | _RECEIVE
-_REMEDY = "This buffer can only be destroyed now"
-
-
-class _Memory(NamedTuple):
-    """Device memory of one kind of exchange, by slot. A recorded graph knows these addresses, so
-    it is never given back while the buffer lives."""
-
-    ledgers: tuple[torch.Tensor, torch.Tensor]
-    choices: tuple[torch.Tensor, torch.Tensor]
 
 
 def open_gpu_session(
@@ -57,80 +47,77 @@ def open_gpu_session(
     Raises:
         GpuUnavailable: something that GPUs need is missing; the message has the cures.
         OrderError: a CUDA graph is being captured.
+        PeerError: another rank failed; it says which and why.
     """
-    index = place.index or 0
-    preflight.require(index, nvshmem=not group.in_process)
-    device = Device.of(place)
-    if is_capturing(device.current_stream()):
-        raise OrderError("a buffer cannot be made while a CUDA graph is captured: make it before")
+    with together(group, "checking what GPUs need"):
+        device = _usable_device(place, nvshmem=not group.in_process)
     if group.in_process:
         heap = loopback.open_heap(group, num_bytes, device)
     else:
         heap = nvshmem.open_heap(group, num_bytes, device, options.allow_pcie_p2p)
-    return GpuSession(heap, device, settings, options)
+        heap = replace(heap, settings=tuple(nvshmem.settings()), _release=heap.close)
+    try:
+        with together(group, "making what works on a heap"):
+            num_sms = _num_sms(heap, device, options.num_sms or settings.num_sms)
+            streams = Streams(device, shared=group.in_process and group.size > 1)
+            session = GpuSession(GpuMemory.beside(heap, device), device, streams, num_sms, options)
+    except Exception:
+        heap.close()  # on all ranks, as it must be
+        raise
+    return session
 
 
-@dataclass(frozen=True)
-class _Later:
-    """The receiving half of an operation with a hook: it runs on the stream of the sending one."""
-
-    session: GpuSession
-    launch: Callable[[int, int], None]
-    stream: int
-    used: tuple[torch.Tensor, ...]
-
-    def __call__(self) -> None:
-        self.session.check_usable()
-        self.session._on(self.stream, self.launch, _RECEIVE)
+def _usable_device(place: torch.device, nvshmem: bool) -> Device:
+    index = place.index
+    if index is None:
+        index = torch.cuda.current_device() if torch.cuda.is_available() else 0
+    preflight.require(index, nvshmem)
+    device = Device.of(torch.device(place.type, index))
+    if is_captured(device.current_stream()):
+        raise OrderError("a buffer cannot be made while a CUDA graph is captured: make it before")
+    return device
 
 
-@dataclass(frozen=True)
-class _SideEnd:
-    """The end of what was put on the side stream."""
-
-    device: Device
-    side: int
-
-    def finish(self) -> None:
-        """Lets the current stream wait for it."""
-        wait_for(self.device.current_stream(), self.side)
-
-
-def _nothing() -> None:
-    """What is left of an operation that was launched whole."""
+def _num_sms(heap: GpuHeap, device: Device, wanted: int) -> int:
+    """How many blocks a launch has. All of them wait for each other, so those of all ranks on a
+    GPU must run at once."""
+    ranks = 1 + heap.links.count("same GPU")
+    most = device.num_sms // ranks
+    if most < 1:
+        raise ArgumentError(
+            f"{ranks} ranks share GPU {device.index}, which has {device.num_sms} multiprocessors: "
+            "each rank needs one at least"
+        )
+    return min(wanted, most)
 
 
 class GpuSession(Order):
     """One rank's end of a buffer in GPU memory."""
 
-    def __init__(self, heap: GpuHeap, device: Device, settings: Settings, options: Options) -> None:
-        self._shares_device = "same GPU" in heap.links
-        self.rank, self.heap, self.device = heap.rank, heap, heap.device
+    def __init__(
+        self, memory: GpuMemory, device: Device, streams: Streams, num_sms: int, options: Options
+    ) -> None:
+        heap = memory.heap
+        self.rank, self.device, self.timeout_s = heap.rank, heap.device, options.timeout_s
         self.window = _native.Window.carve(heap.num_bytes, heap.num_ranks)
         super().__init__(self.window, heap.bases[heap.rank])
-        self.kinds = Kinds(heap, self.window, None, options.row_major_scales)
-        self.timeout_s, self._columns = options.timeout_s, not options.row_major_scales
-        self._gpu, self._side = device, device.side_stream()
-        self._last_stream: int | None = None
-        self._dispatched = self._combined = 0
-        self._memory: dict[Sizes, _Memory] = {}
-        # All blocks of all ranks of a GPU must run at once: they wait for each other.
-        most = device.num_sms // (heap.num_ranks if self._shares_device else 1)
-        num_sms = min(options.num_sms or settings.num_sms, most)
+        self._memory, self._streams = memory, streams
         self._kernels = Kernels(device, num_sms)
-        self._told = host_memory(_native.Launches.HOST_STATE_BYTES, device.index)
-        self._state = device.zeros(_native.Launches.DEVICE_STATE_BYTES, torch.uint8)
+        self.kinds = GpuKinds(memory, options.row_major_scales, device, self._kernels)
+        self._columns = not options.row_major_scales
+        self._dispatched = self._combined = 0
         self.launches = _native.Launches(
             bases=heap.peer_bases_on_device.data_ptr(),
             rank=heap.rank,
             num_ranks=heap.num_ranks,
             heap_bytes=heap.num_bytes,
-            device_state=self._state.data_ptr(),
-            host_state=self._told.device_address,
-            host_view=self._told.address,
+            device_state=memory.state.data_ptr(),
+            host_state=memory.words.device_address,
+            host_view=memory.words.address,
             timeout_ns=round(options.timeout_s * _NS),
         )
-        device.synchronize()
+        self._told = Told(self.launches, heap.rank, options.timeout_s)
+        self.heap = memory.as_heap()
 
     @property
     def dispatched(self) -> int:
@@ -144,10 +131,10 @@ class GpuSession(Order):
 
     def dispatch(self, kind: Kind, tokens: Tokens, stats: torch.Tensor | None, mode: int) -> Sent:
         """Launches what sends this rank's tokens, and what receives, as `mode` says."""
-        self._raise_what_kernels_told()
+        self._hear()
         epoch = self.next_dispatch()
         slot = epoch % NUM_SLOTS
-        ledger = self._memory_of(kind).ledgers[slot]
+        ledger = self.kinds.memory_of(kind).ledgers[slot]
         counts, sizes = kind.counts[slot], kind.sizes
         batch = _native.Batch(
             tokens.x, tokens.num_tokens, *counts.addresses, slot, tokens.indices, tokens.wide
@@ -159,8 +146,9 @@ class GpuSession(Order):
             self._kernels.dispatch(kind, self.launches.dispatch(*args), stream)
 
         this = Round(self._identity, epoch, kind, ledger, tokens.num_tokens)
-        used = tokens.tensors if stats is None else (*tokens.tensors, stats)
-        this.pending, ending = self._start(("dispatch", epoch), launch, mode, used)
+        later = () if stats is None else (stats,)
+        operation = Operation("dispatch", epoch, launch, (*tokens.tensors, *later), later)
+        this.pending, ending = start(operation, self._streams, mode, self.check_usable, None)
         self._dispatched = epoch
         self._turns[slot].round = this
         views = kind.recv[slot]
@@ -170,17 +158,16 @@ class GpuSession(Order):
 
     def take_combine_buffer(self, this: Round) -> torch.Tensor:
         """The memory of the next combine: what is put on this stream from now on finds it free."""
-        self._raise_what_kernels_told()
+        self._hear()
         epoch = self.next_combine()
         slot = epoch % NUM_SLOTS
         answer = _native.Answer(this.epoch % NUM_SLOTS, slot, True)
         nothing = _native.Sum(0, 0, 0, 0)
-        args = (this.kind.shape, this.ledger.data_ptr(), answer, 0, nothing, 0)
-
-        def launch(stream: int, _halves: int) -> None:
-            self._kernels.credit(this.kind, self.launches.combine(*args), stream)
-
-        self._on(self._stream(), launch, _SEND)
+        params = self.launches.combine(
+            this.kind.shape, this.ledger.data_ptr(), answer, 0, nothing, 0
+        )
+        current = self._streams.current()
+        self._streams.on(current, lambda stream: self._kernels.credit(this.kind, params, stream))
         self._taken = epoch, this
         return this.kind.combine[slot]
 
@@ -194,21 +181,15 @@ class GpuSession(Order):
     ) -> tuple[EventOverlap, Hook | None]:
         """Launches what sends the outputs of this rank's experts (None: they are read in place)
         and what adds up into `out`, as `mode` says. `choice`: topk_idx and topk_weights."""
-        self._raise_what_kernels_told()
+        self._hear()
         topk_idx, weights = choice
         epoch = self.next_combine()
         self.check_source(this, epoch, x)
         slot, kind = epoch % NUM_SLOTS, this.kind
         answer = _native.Answer(this.epoch % NUM_SLOTS, slot, x is None)
-        kept = self._memory_of(kind).choices[slot]
-        total = _native.Sum(
-            kept.data_ptr(),
-            weights.data_ptr(),
-            out.data_ptr(),
-            this.num_tokens,
-            topk_idx.data_ptr(),
-            topk_idx.dtype == torch.int64,
-        )
+        kept, wide = self.kinds.memory_of(kind).choices[slot], topk_idx.dtype == torch.int64
+        addresses = (kept.data_ptr(), weights.data_ptr(), out.data_ptr())
+        total = _native.Sum(*addresses, this.num_tokens, topk_idx.data_ptr(), wide)
         address, source = this.ledger.data_ptr(), 0 if x is None else x.data_ptr()
 
         def launch(stream: int, halves: int) -> None:
@@ -216,104 +197,28 @@ class GpuSession(Order):
             self._kernels.combine(kind, self.launches.combine(*args), stream)
 
         used = (topk_idx, weights, out) if x is None else (x, topk_idx, weights, out)
-        pending, ending = self._start(("combine", epoch), launch, mode, used)
+        operation = Operation("combine", epoch, launch, used, (weights, out))
+        # Combines are received in the order in which they were sent.
+        earlier = self._turns[(epoch - 1) % NUM_SLOTS].combine
+        pending, ending = start(operation, self._streams, mode, self.check_usable, earlier)
         self._combined = epoch
         self.keep_combine(epoch, this, pending)
         return ending
 
-    def _start(
-        self,
-        which: tuple[str, int],
-        launch: Callable[[int, int], None],
-        mode: int,
-        used: tuple[torch.Tensor, ...],
-    ) -> tuple[Pending, tuple[EventOverlap, Hook | None]]:
-        """Puts an operation on a stream; what is left of it is handed out. What kernels of the
-        side stream or of later launches have `used` lives as long as they need it."""
-        stream = self._stream()
-        if mode == HOOK:
-            self._on(stream, launch, _SEND)
-            later = _Later(self, launch, stream, used)
-            pending = Pending(*which, later, self._earlier(*which))
-            return pending, (EventOverlap(), pending.as_hook())
-        pending = Pending(*which, _nothing)
-        pending.done = True
-        if mode == ASYNC:
-            side = self._side.number
-            wait_for(side, stream)
-            self._on(side, launch, _BOTH)
-            self._side.keep(used)
-            return pending, (EventOverlap(_SideEnd(self._gpu, side)), None)
-        self._on(stream, launch, _BOTH)
-        return pending, (EventOverlap(), None)
-
-    def _on(self, stream: int, launch: Callable[[int, int], None], halves: int) -> None:
-        """Launches on a stream, after whatever the buffer has put on another one: its kernels must
-        not overlap. A graph that is captured begins anew: its caller sees to what came before."""
-        last, self._last_stream = self._last_stream, stream
-        if last not in (None, stream) and is_capturing(last) == is_capturing(stream):
-            wait_for(stream, last)
-        launch(stream, halves)
-
-    def _earlier(self, name: str, epoch: int) -> Pending | None:
-        """What must be received first."""
-        return self._turns[(epoch - 1) % NUM_SLOTS].combine if name == "combine" else None
-
-    def _stream(self) -> int:
-        """Where the caller puts its work now."""
-        stream = self._gpu.current_stream()
-        if stream == 0 and self._shares_device:
-            raise OrderError(
-                "ranks that share a GPU wait for each other's kernels, and the default stream runs "
-                "one after the other: give each rank a stream of its own, "
-                "with torch.cuda.stream(torch.cuda.Stream())"
-            )
-        return stream
-
-    def _memory_of(self, kind: Kind) -> _Memory:
-        memory = self._memory.get(kind.sizes)
-        if memory is not None:
-            return memory
-        if is_capturing(self._gpu.current_stream()):
-            raise OrderError(
-                f"the first call with {kind.sizes} needs memory and kernels, which cannot be got "
-                "while a CUDA graph is captured: run it once before"
-            )
-        sizes = kind.sizes
-        self._kernels.load(kind)
-        numbers = sizes.max_tokens * sizes.num_topk
-        memory = self._memory[sizes] = _Memory(
-            self._pair(kind.ledger_bytes, torch.uint8), self._pair(numbers, torch.int32)
-        )
-        return memory
-
-    def _pair(self, count: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._gpu.empty(count, dtype), self._gpu.empty(count, dtype)
-
     def check_usable(self) -> None:
-        """Raises what kernels have told since, and if an earlier call left the buffer broken."""
-        self._raise_what_kernels_told()
+        """Raises what kernels have failed of since, or if an earlier call left the buffer broken.
+
+        Not a bad choice: a hook calls this, and has to receive nevertheless."""
+        if self._memory.closed:
+            raise OrderError("this buffer was destroyed: call hooks before")
+        if self.broken is None:
+            error = self._told.failure()
+            if error is not None:
+                self.broken = str(error)
+                raise error
         super().check_usable()
 
-    def _raise_what_kernels_told(self) -> None:
-        bad = self.launches.take_bad_choice()
-        if bad is not None:
-            self._refuse_choice(*bad)
-        if self.launches.failed() and self.broken is None:
-            error = failures.why(
-                self.launches, self.rank, "an earlier operation", self.timeout_s, _REMEDY
-            )
-            self.broken = str(error)
-            raise error
-
-    @staticmethod
-    def _refuse_choice(what: int, token: int, choice: int, value: int) -> None:
-        reasons = {
-            1: "no expert has this number",
-            2: "the token chose this expert before",
-            3: "this is not what was dispatched",
-        }
-        raise ArgumentError(
-            f"topk_idx[{token}, {choice}] of an earlier dispatch or combine is {value}: "
-            f"{reasons[what]}; it counted as -1. Kernels found it, so its results are those of -1"
-        )
+    def _hear(self) -> None:
+        """Raises what kernels have told since the last call."""
+        self.check_usable()
+        self._told.raise_bad_choice()

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import functools
-import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from deep_ll import _native
 from deep_ll.errors import DeepLLError
 from deep_ll.runtime.cuda.driver import LaunchConfig, Module
+from deep_ll.runtime.cuda.images import FOLDER, description
 
 if TYPE_CHECKING:
     from deep_ll.kinds import Kind, Sizes
     from deep_ll.runtime.cuda.device import Device
     from deep_ll.runtime.cuda.driver import Kernel
 
-FOLDER = Path(__file__).parent / "_kernels"
+__all__ = ["BLOCK_WARPS", "FOLDER", "Kernels", "description", "tier_of"]
+
 BLOCK_WARPS = 16
 _WARP_LANES = 32
-
-
-@functools.cache
-def description(folder: Path = FOLDER) -> dict[str, Any]:
-    """What the build wrote of its kernels: `tiers`, `archs`, `nvcc`. Empty without kernels."""
-    path = folder / "ep.json"
-    if not path.is_file():
-        return {}
-    facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return facts
 
 
 def tier_of(hidden: int) -> str:

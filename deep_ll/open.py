@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deep_ll.errors import ArgumentError
+from deep_ll.runtime.group import require_cpu_backend
 from deep_ll.runtime.heap import open_heap
 from deep_ll.session import Session
 
@@ -52,6 +53,7 @@ def open_session(
 ) -> AnySession:
     """Makes the heap and what works on it. Collective."""
     if device.type == "cpu":
+        require_cpu_backend(group)
         heap = open_heap(group, num_bytes)
         return Session(heap, settings, expected, options)
     # Only now: machines without a GPU need none of its packages.

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from deep_ll.runtime.cuda.heap import GpuHeap
 from deep_ll.runtime.memory import mib
 
 if TYPE_CHECKING:
     from deep_ll._native import Object, Shape, Window
+    from deep_ll.runtime.cuda.nvshmem_settings import Setting
+    from deep_ll.runtime.heap import AnyHeap
 
 _PAGE = 4096
 
@@ -30,10 +33,12 @@ class Plan:
 
     Attributes:
         parts: by offset.
-        num_bytes: their sum; reserved, not occupied: only touched pages cost memory.
+        num_bytes: their sum; on CPUs reserved, not occupied: only touched pages cost memory.
         expected_bytes: touched under uniform routing with all tokens; None while no shape is known.
         worst_bytes: touched if every row is used.
         num_local_ranks: ranks on this host, which touch as much each.
+        on_gpu: in device memory, all of it occupied.
+        settings: environment variables that NVSHMEM was started with; empty without it.
     """
 
     parts: tuple[Part, ...]
@@ -41,6 +46,8 @@ class Plan:
     expected_bytes: int | None
     worst_bytes: int
     num_local_ranks: int
+    on_gpu: bool = False
+    settings: tuple[Setting, ...] = ()
 
     def __str__(self) -> str:
         rows = [("offset", "bytes", "part", "what for")]
@@ -49,16 +56,33 @@ class Plan:
         lines = [
             f"{a:>{widths[0]}}  {b:>{widths[1]}}  {c:<{widths[2]}}  {d}" for a, b, c, d in rows
         ]
+        ranks = f"{self.num_local_ranks} ranks on this host"
+        if self.on_gpu:
+            lines.append(f"occupies {mib(self.num_bytes)} of device memory a rank, {ranks}")
+            return "\n".join([*lines, *_setting_lines(self.settings)])
         expected = (
             "unknown before the first dispatch"
             if self.expected_bytes is None
             else mib(self.expected_bytes)
         )
         lines.append(
-            f"reserved {mib(self.num_bytes)} a rank, {self.num_local_ranks} ranks on this host; "
+            f"reserved {mib(self.num_bytes)} a rank, {ranks}; "
             f"touched: expected {expected}, at worst {mib(self.worst_bytes)} a rank"
         )
         return "\n".join(lines)
+
+
+def _setting_lines(settings: tuple[Setting, ...]) -> list[str]:
+    """What NVSHMEM was started with: name, value, who set it, why."""
+    if not settings:
+        return []
+    texts = [(f"{s.name}={s.value}", "by you" if s.by_user else "by deep_ll") for s in settings]
+    width = max(len(text) for text, _ in texts)
+    whys = [
+        f"{text:<{width}}  {who:<10}  {s.why}"
+        for (text, who), s in zip(texts, settings, strict=True)
+    ]
+    return ["NVSHMEM was started with", *whys]
 
 
 def expected_bytes(shape: Shape) -> int:
@@ -72,7 +96,7 @@ def expected_bytes(shape: Shape) -> int:
     return 2 * rows * (arriving + 2 * shape.hidden) + 16 * _PAGE
 
 
-def plan_of(window: Window, num_local_ranks: int, expected: int | None) -> Plan:
+def plan_of(window: Window, heap: AnyHeap, expected: int | None) -> Plan:
     """The plan of a heap."""
     parts = [
         Part(
@@ -94,10 +118,14 @@ def plan_of(window: Window, num_local_ranks: int, expected: int | None) -> Plan:
     add("counts", window.counts, "rows that each source sends to each expert")
     add("recv", window.recv, "received rows, their labels, scales, src_info")
     add("combine", window.combine, "rows that come back, or experts' outputs read in place")
-    return _filled(parts, window.num_bytes, num_local_ranks, expected)
+    whole = _filled(parts, window.num_bytes)
+    on_gpu = isinstance(heap, GpuHeap)
+    settings = heap.settings if isinstance(heap, GpuHeap) else ()
+    num_bytes = window.num_bytes
+    return Plan(whole, num_bytes, expected, num_bytes, heap.num_local_ranks, on_gpu, settings)
 
 
-def _filled(parts: list[Part], num_bytes: int, num_local_ranks: int, expected: int | None) -> Plan:
+def _filled(parts: list[Part], num_bytes: int) -> tuple[Part, ...]:
     """Names the bytes between parts, so that the sum is the whole."""
     whole: list[Part] = []
     at = 0
@@ -106,4 +134,4 @@ def _filled(parts: list[Part], num_bytes: int, num_local_ranks: int, expected: i
             whole.append(Part("(padding)", at, part.offset - at, "alignment"))
         whole.append(part)
         at = part.offset + part.num_bytes
-    return Plan(tuple(whole[:-1]), num_bytes, expected, num_bytes, num_local_ranks)
+    return tuple(whole[:-1])

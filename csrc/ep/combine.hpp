@@ -23,14 +23,21 @@ TEAM_FN void tell_consumed(const Team& team, const Common& args) {
     team.once([&] { args.progress->told_consumed = consumed; });
 }
 
-// The slot of the next combine is free everywhere: every peer has read the last one that used it. Nothing to
-// wait for when a dispatch came in between.
+// The combine that must have been read by all before the slot is written again: the last one, if it used the
+// slot; else the one before it, since of the others that was heard then. (Not the epoch of the slot's last
+// use: after 2^31 combines that would seem to lie ahead.)
+TEAM_FN std::uint32_t to_be_consumed(const Common& args) {
+    const std::uint32_t last = args.progress->combined;
+    return args.progress->returned[args.combine_slot] == last ? last : last - 1;
+}
+
+// The slot of the next combine is free everywhere. Nothing to wait for when a dispatch came in between.
 template <class Team>
 TEAM_FN bool credit(const Team& team, const Common& args) {
     tell_consumed(team, args);
     const auto signal = [&](int source) { return args.window.desk(source) + offsetof(Desk, consumed); };
-    return await_all(team, args.peers, args.progress->returned[args.combine_slot], signal, args.policy,
-                     args.verdict->wait, static_cast<std::uint32_t>(Phase::credit));
+    return await_all(team, args.peers, to_be_consumed(args), signal, args.policy, args.verdict->wait,
+                     static_cast<std::uint32_t>(Phase::credit));
 }
 
 template <class Team>

@@ -34,22 +34,19 @@ class Group(Protocol):
 
 
 class TorchGroup:
-    """Ranks of a torch.distributed process group with a CPU backend (gloo, or one that includes
-    it).
+    """Ranks of a torch.distributed process group. Buffers on CPUs need a CPU backend in it (gloo);
+    for those on GPUs nccl is enough, which gathers by the current GPU of each rank.
+
+    Attributes:
+        backends: names of its backends, as far as torch says.
     """
 
     in_process = False
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        backends = (
-            {str(group._get_backend_name())} if hasattr(group, "_get_backend_name") else set()
-        )
-        if backends == {"nccl"}:
-            raise ArgumentError(
-                "this group has only the backend nccl; deep_ll on CPUs needs gloo: "
-                "dist.new_group(backend='gloo')"
-            )
         self._group = group
+        named = hasattr(group, "_get_backend_name")
+        self.backends = {str(group._get_backend_name())} if named else set()
         self.rank: int = dist.get_rank(group)
         self.size: int = dist.get_world_size(group)
 
@@ -58,6 +55,19 @@ class TorchGroup:
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value, group=self._group)
         return values
+
+
+def require_cpu_backend(group: Group) -> None:
+    """Raises where buffers on CPUs cannot be made over a group.
+
+    Raises:
+        ArgumentError: it has no CPU backend.
+    """
+    if isinstance(group, TorchGroup) and group.backends == {"nccl"}:
+        raise ArgumentError(
+            "this group has only the backend nccl; deep_ll on CPUs needs gloo: "
+            "dist.new_group(backend='gloo')"
+        )
 
 
 def as_group(group: object) -> Group:

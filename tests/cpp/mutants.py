@@ -160,24 +160,22 @@ MUTANTS = {
     ),
     "no_credit": one(
         COMBINE,
-        "return await_all(team, args.peers, args.progress->returned[args.combine_slot]",
+        "return await_all(team, args.peers, to_be_consumed(args)",
         "if (args.shape.rank >= 0) return true; "
-        "return await_all(team, args.peers, args.progress->returned[args.combine_slot]",
+        "return await_all(team, args.peers, to_be_consumed(args)",
         CREDIT,
     ),
     "no_credit_when_read_in_place": one(
         COMBINE,
-        "return await_all(team, args.peers, args.progress->returned[args.combine_slot]",
+        "return await_all(team, args.peers, to_be_consumed(args)",
         "if (args.shape.rank >= 0) return true; "
-        "return await_all(team, args.peers, args.progress->returned[args.combine_slot]",
+        "return await_all(team, args.peers, to_be_consumed(args)",
         LAZY_PULL,
     ),
     "credit_of_an_older_combine": one(
         COMBINE,
-        "args.progress->returned[args.combine_slot], signal, args.policy, args.verdict->wait, "
-        "static_cast<std::uint32_t>(Phase::credit)",
-        "args.progress->returned[args.combine_slot] - 1, signal, args.policy, args.verdict->wait, "
-        "static_cast<std::uint32_t>(Phase::credit)",
+        "to_be_consumed(args), signal",
+        "to_be_consumed(args) - 1, signal",
         CREDIT,
     ),
     "consumed_is_told_before_reading": one(

@@ -9,7 +9,7 @@ import torch
 from fake_cuda.process import with_fake_driver
 
 from deep_ll.runtime.cuda import images, preflight, probe
-from deep_ll.runtime.cuda.errors import GpuUnavailable
+from deep_ll.errors import GpuUnavailable
 from deep_ll.runtime.cuda.images import Image
 
 PACKAGES = {

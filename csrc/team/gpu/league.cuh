@@ -59,8 +59,9 @@ class League {
         after_wide_ = false;
         if (!is_first()) return;
         const SoloTeam team(0, 1, scratch(0, num_teams()));
-        if (phase.run(team)) return;
-        team.sync();
+        const bool go_on = phase.run(team);
+        team.sync();  // the next phase may be solo too
+        if (go_on) return;
         team.once([&] { give_up(); });
         failed_ = true;
     }

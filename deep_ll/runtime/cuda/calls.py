@@ -7,7 +7,7 @@ import functools
 import importlib
 from typing import TYPE_CHECKING
 
-from deep_ll.runtime.cuda.errors import DriverError, GpuUnavailable
+from deep_ll.errors import DriverError, GpuUnavailable
 from deep_ll.runtime.cuda.untyped import Untyped
 
 if TYPE_CHECKING:

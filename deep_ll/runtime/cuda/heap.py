@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from deep_ll.runtime.cuda.device import Device
+    from deep_ll.runtime.cuda.nvshmem_settings import Setting
 
 
 @dataclass
@@ -25,6 +26,7 @@ class GpuHeap:
         num_local_ranks: ranks on this host.
         peer_bases_on_device: int64 [ranks], `bases` for kernels.
         links: how each rank is reached: "own", "NVLink", ...
+        settings: what NVSHMEM was started with; empty without it.
     """
 
     rank: int
@@ -34,6 +36,7 @@ class GpuHeap:
     num_local_ranks: int
     peer_bases_on_device: torch.Tensor = field(repr=False)
     links: tuple[str, ...]
+    settings: tuple[Setting, ...] = ()
     _release: Callable[[], None] | None = field(default=None, repr=False)
 
     @property

@@ -1,12 +1,14 @@
-"""The fatbin of this installation: where it is, and which GPUs it has code for."""
+"""The fatbins of this installation: where they are, and which GPUs they have code for."""
 
 from __future__ import annotations
 
+import functools
+import json
 import struct
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-FATBIN = Path(__file__).parents[2] / "_kernels" / "ep.fatbin"
+FOLDER = Path(__file__).parents[2] / "_kernels"
 
 _MAGIC = 0xBA55ED50
 _HEADER = struct.Struct("<IHHQ")  # magic, version, header size, size of what follows
@@ -39,6 +41,22 @@ class Image(NamedTuple):
 
     def __str__(self) -> str:
         return f"{'sm' if self.binary else 'compute'}_{self.arch}{'a' if self.exact else ''}"
+
+
+@functools.cache
+def description(folder: Path = FOLDER) -> dict[str, Any]:
+    """What the build wrote of its kernels: `tiers`, `archs`, `nvcc`. Empty without kernels."""
+    path = folder / "ep.json"
+    if not path.is_file():
+        return {}
+    facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return facts
+
+
+def fatbins(folder: Path = FOLDER) -> dict[str, Path]:
+    """The file of each tier: kernels for rows of one size, or "any"."""
+    tiers = description(folder).get("tiers", {})
+    return {name: folder / tier["file"] for name, tier in tiers.items()}
 
 
 def images(fatbin: bytes) -> list[Image]:

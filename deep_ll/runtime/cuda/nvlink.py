@@ -10,9 +10,8 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from deep_ll.errors import PeerError
+from deep_ll.errors import DriverError, PeerError
 from deep_ll.runtime.cuda import calls, nvml
-from deep_ll.runtime.cuda.errors import DriverError
 
 if TYPE_CHECKING:
     from deep_ll.runtime.cuda.device import Device

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from deep_ll.errors import GpuUnavailable
 from deep_ll.runtime.cuda import images, probe
-from deep_ll.runtime.cuda.errors import GpuUnavailable
 from deep_ll.runtime.cuda.untyped import Untyped
 
 _OLDEST_DRIVER = 13000  # loads machine code made by CUDA 13
@@ -80,12 +80,23 @@ def require(device_index: int, nvshmem: bool = True) -> None:
     Raises:
         GpuUnavailable: with all that is missing and the cure of each.
     """
-    ignored = _OPTIONAL if nvshmem else _OPTIONAL + _NVSHMEM
-    findings = survey(in_process=True, device_index=device_index)
-    missing = [each for each in findings if not each.ok and each.name not in ignored]
+    missing = missing_of(survey(in_process=True, device_index=device_index), nvshmem)
     if missing:
         lines = [f"  {each.name}: {each.found}\n    -> {each.cure}" for each in missing]
-        raise GpuUnavailable("GPUs cannot be used here:\n" + "\n".join(lines))
+        raise GpuUnavailable(
+            "GPUs cannot be used here (device='cpu' needs none):\n" + "\n".join(lines)
+        )
+
+
+def missing_of(findings: list[Finding], nvshmem: bool) -> list[Finding]:
+    """Those without which no buffer can be on a GPU.
+
+    Args:
+        findings: of `survey`.
+        nvshmem: whether peers are to be reached by NVSHMEM.
+    """
+    ignored = _OPTIONAL if nvshmem else _OPTIONAL + _NVSHMEM
+    return [each for each in findings if not each.ok and each.name not in ignored]
 
 
 def _driver(report: dict[str, Any]) -> Finding:
@@ -116,9 +127,13 @@ def _describe(device: dict[str, Any]) -> str:
 
 
 def _kernels(devices: list[dict[str, Any]]) -> list[Finding]:
-    if not images.FATBIN.is_file():
-        return [Finding("kernels", False, f"none: no {images.FATBIN}", _BUILD)]
-    built = images.images(images.FATBIN.read_bytes())
+    files = images.fatbins(images.FOLDER)
+    absent = [str(path) for path in files.values() if not path.is_file()]
+    if not files or absent:
+        where = ", ".join(absent) or str(images.FOLDER / "ep.json")
+        return [Finding("kernels", False, f"none: no {where}", _BUILD)]
+    # All tiers are built for the same GPUs.
+    built = images.images(next(iter(files.values())).read_bytes())
     names = ", ".join(map(str, built)) or "for unknown GPUs"
     findings = [Finding("kernels", True, names)]
     for device in devices:

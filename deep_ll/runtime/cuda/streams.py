@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from deep_ll.errors import DriverError
 from deep_ll.runtime.cuda import calls
-from deep_ll.runtime.cuda.errors import DriverError
 
 
 def is_capturing(stream: int) -> bool:

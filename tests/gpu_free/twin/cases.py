@@ -25,7 +25,11 @@ def run_exchange(case: Case) -> list[tuple[str, int]]:
     fake.forget_launches()
     exchange.make_buffer = _buffer
     streams = run_ranks(case.world, _exchange, case)
-    return [(launch.name, launch.stream) for launch in fake.launches() if launch.stream & ~world.SIDE == streams[0]]
+    return [
+        (launch.name, launch.stream)
+        for launch in fake.launches()
+        if launch.stream & ~world.SIDE == streams[0]
+    ]
 
 
 def _exchange(group, case: Case) -> int:

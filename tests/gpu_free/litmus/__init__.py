@@ -1,0 +1,3 @@
+"""Which outcomes the PTX memory model allows: an exhaustive checker, and the questions that deep_ll
+stands on.
+"""

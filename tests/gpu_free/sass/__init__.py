@@ -1,0 +1,1 @@
+"""What compiled kernels must and must not contain, read with cuobjdump and nvdisasm."""

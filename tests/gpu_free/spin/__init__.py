@@ -1,0 +1,1 @@
+"""Models of the protocol for the model checker Spin."""
