@@ -6,89 +6,32 @@ once its kind is known, and what it gives kernels may be replayed: epochs are in
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from deep_ll import _native
-from deep_ll.errors import ArgumentError, OrderError
-from deep_ll.gpu_memory import GpuKinds, GpuMemory
+from deep_ll.errors import OrderError
+from deep_ll.gpu_memory import GpuKinds
 from deep_ll.gpu_operation import Operation, start
-from deep_ll.gpu_streams import Streams, is_captured
 from deep_ll.gpu_told import Told
 from deep_ll.handle import Handle
 from deep_ll.kernels import Kernels
 from deep_ll.order import Order
 from deep_ll.rounds import NUM_SLOTS, Round
-from deep_ll.runtime.cuda import loopback, nvshmem, preflight
-from deep_ll.runtime.cuda.device import Device
-from deep_ll.runtime.cuda.together import together
 
 if TYPE_CHECKING:
     from deep_ll.checks import Tokens
-    from deep_ll.env import Settings
     from deep_ll.event import EventOverlap
+    from deep_ll.gpu_memory import GpuMemory
+    from deep_ll.gpu_streams import Streams
     from deep_ll.kinds import Kind
     from deep_ll.open import Options
     from deep_ll.order import Sent
     from deep_ll.rounds import Hook
-    from deep_ll.runtime.cuda.heap import GpuHeap
-    from deep_ll.runtime.group import Group
+    from deep_ll.runtime.cuda.device import Device
 
 _NS = 1_000_000_000
-
-
-def open_gpu_session(
-    group: Group, place: torch.device, num_bytes: int, settings: Settings, options: Options
-) -> GpuSession:
-    """Makes the heap and what works on it. Collective.
-
-    Raises:
-        GpuUnavailable: something that GPUs need is missing; the message has the cures.
-        OrderError: a CUDA graph is being captured.
-        PeerError: another rank failed; it says which and why.
-    """
-    with together(group, "checking what GPUs need"):
-        device = _usable_device(place, nvshmem=not group.in_process)
-    if group.in_process:
-        heap = loopback.open_heap(group, num_bytes, device)
-    else:
-        heap = nvshmem.open_heap(group, num_bytes, device, options.allow_pcie_p2p)
-        heap = replace(heap, settings=tuple(nvshmem.settings()), _release=heap.close)
-    try:
-        with together(group, "making what works on a heap"):
-            num_sms = _num_sms(heap, device, options.num_sms or settings.num_sms)
-            streams = Streams(device, shared=group.in_process and group.size > 1)
-            session = GpuSession(GpuMemory.beside(heap, device), device, streams, num_sms, options)
-    except Exception:
-        heap.close()  # on all ranks, as it must be
-        raise
-    return session
-
-
-def _usable_device(place: torch.device, nvshmem: bool) -> Device:
-    index = place.index
-    if index is None:
-        index = torch.cuda.current_device() if torch.cuda.is_available() else 0
-    preflight.require(index, nvshmem)
-    device = Device.of(torch.device(place.type, index))
-    if is_captured(device.current_stream()):
-        raise OrderError("a buffer cannot be made while a CUDA graph is captured: make it before")
-    return device
-
-
-def _num_sms(heap: GpuHeap, device: Device, wanted: int) -> int:
-    """How many blocks a launch has. All of them wait for each other, so those of all ranks on a
-    GPU must run at once."""
-    ranks = 1 + heap.links.count("same GPU")
-    most = device.num_sms // ranks
-    if most < 1:
-        raise ArgumentError(
-            f"{ranks} ranks share GPU {device.index}, which has {device.num_sms} multiprocessors: "
-            "each rank needs one at least"
-        )
-    return min(wanted, most)
 
 
 class GpuSession(Order):

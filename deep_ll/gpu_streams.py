@@ -1,7 +1,7 @@
 """Streams of a GPU session: where its launches go, and what they wait for.
 
-The kernels of a buffer must not overlap, and their order must be that of the calls. On one stream it
-is by itself; where a call comes from another stream than the last one did, its launch waits.
+The kernels of a buffer must not overlap, and their order must be that of the calls. On one stream
+it is by itself; where a call comes from another stream than the last one did, its launch waits.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class Mark:
         """
         stream = self._streams.caller()
         if is_captured(stream) != self._captured:
-            raise OrderError(
-                "this event is of an operation that was "
-                + ("captured: wait for it before the capture ends, on a captured stream")
+            when = (
+                "captured: wait for it before the capture ends, on a captured stream"
                 if self._captured
                 else "not captured: wait for it before the capture begins"
             )
+            raise OrderError(f"this event is of an operation that was {when}")
         doing = f"letting stream {stream:#x} wait for an operation"
         native = calls.bindings().CUstream(stream)
         with self._streams.context():

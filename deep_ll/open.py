@@ -57,6 +57,6 @@ def open_session(
         heap = open_heap(group, num_bytes)
         return Session(heap, settings, expected, options)
     # Only now: machines without a GPU need none of its packages.
-    from deep_ll.gpu_session import open_gpu_session
+    from deep_ll.gpu_open import open_gpu_session
 
     return open_gpu_session(group, device, num_bytes, settings, options)

@@ -11,14 +11,15 @@ DEEP_LL_TIER_BEGIN
 template <class Team>
 TEAM_FN bool accept_choices(
     const Team& team, const Common& args, const Choices& choices, int num_tokens, std::int32_t* out) {
+    constexpr std::int32_t kBad = -2;  // no choice, like -1
     const int num_topk = args.shape.num_topk, count = num_tokens * num_topk;
     const auto judge = [&](int i) {
         return choices.judge(i - i % num_topk, i % num_topk, args.shape.num_experts);
     };
     team.lanes(count, [&](int i) {
-        out[i] = judge(i) == BadChoice::none ? static_cast<std::int32_t>(choices.at(i)) : -1;
+        out[i] = judge(i) == BadChoice::none ? static_cast<std::int32_t>(choices.at(i)) : kBad;
     });
-    const int bad = team.first(count, [&](int i) { return judge(i) != BadChoice::none; });
+    const int bad = team.first(count, [&](int i) { return out[i] == kBad; });
     if (bad < 0) return true;
     team.once([&] {
         args.verdict->bad_choice = {judge(bad), bad / num_topk, bad % num_topk, choices.at(bad)};

@@ -18,7 +18,8 @@ template <class Team>
 TEAM_FN void tell_consumed(const Team& team, const Common& args) {
     const std::uint32_t consumed = args.progress->consumed;
     if (args.progress->told_consumed == consumed) return;
-    publish_all(team, args.peers, args.window.desk(args.shape.rank) + offsetof(Desk, consumed), consumed, 0);
+    const std::uint64_t desk = args.window.desk(args.shape.rank);
+    publish_all(team, args.peers, {Word{desk + offsetof(Desk, consumed), consumed, 0}});
     team.sync();
     team.once([&] { args.progress->told_consumed = consumed; });
 }
@@ -72,7 +73,7 @@ TEAM_FN bool offer(const Team& team, const CombineArgs& args) {
     const std::uint32_t epoch = args.progress->combined + 1;
     const std::uint64_t signal =
         args.window.desk(args.shape.rank) + offsetof(Desk, combined) + epoch % 2 * sizeof(Signal);
-    publish_all(team, args.peers, signal, epoch, combined_value(args));
+    publish_all(team, args.peers, {Word{signal, epoch, combined_value(args)}});
     team.sync();
     team.once([&] {
         args.progress->combined = epoch;

@@ -50,8 +50,9 @@ TEAM_FN bool announce(const Team& team, const DispatchArgs& args) {
                    [&](int e) { counts[e] = static_cast<std::uint16_t>(args.ledger.counts[e]); });
         team.once([&] { args.peers.at<Desk>(peer, desk)->greeting[epoch % 2] = greeting_of(args); });
     });
-    publish_all_quietly(team, args.peers, desk + offsetof(Desk, consumed), args.progress->consumed, 0);
-    publish_all(team, args.peers, desk + offsetof(Desk, counts), epoch, 0);
+    publish_all(team, args.peers,
+                {Word{desk + offsetof(Desk, consumed), args.progress->consumed, 0},
+                 Word{desk + offsetof(Desk, counts), epoch, 0}});
     return true;
 }
 
@@ -159,7 +160,7 @@ TEAM_FN void send(const Team& team, const DispatchArgs& args) {
 template <class Team>
 TEAM_FN bool deliver(const Team& team, const DispatchArgs& args) {
     const std::uint64_t desk = args.window.desk(args.shape.rank);
-    publish_all(team, args.peers, desk + offsetof(Desk, rows), args.progress->dispatched, 0);
+    publish_all(team, args.peers, {Word{desk + offsetof(Desk, rows), args.progress->dispatched, 0}});
     return true;
 }
 

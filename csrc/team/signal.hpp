@@ -26,6 +26,13 @@ WORD_FN bool reached(std::uint64_t word, std::uint32_t epoch) {
     return static_cast<std::int32_t>(epoch_of(word) - epoch) >= 0;  // right across the wrap of 2^32
 }
 
+// What is published: `signal` is its offset in the reader's heap.
+struct Word {
+    std::uint64_t signal;
+    std::uint32_t epoch;
+    std::uint32_t value;
+};
+
 enum class WaitOutcome : std::uint32_t { done = 0, timeout = 1, interrupted = 2 };
 
 // How a wait ended, filled by the team that gave it up.

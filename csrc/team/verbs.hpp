@@ -1,16 +1,20 @@
 // verbs.hpp: what verbs take, on every machine. The verbs themselves are found by the type of the team:
 // host/ has those of HostTeam, gpu/ those of GpuTeam.
-//
+// clang-format off
 //   put(team, to, from, bytes, how)                a row from this rank's memory to anyone's
 //   put_to(team, targets, n, from, bytes, how)     one row to several targets; it is read once
 //   put_patched(team, targets, n, row, patch, how) the same, but for 8 bytes that differ
-//   quantize_to(team, targets, n, scales, row, num_groups, format, how)  the same, cast on the way
-//   settle(team)                                   all of that comes before what is published after this
-//   phase weighted_sum(team, out, rows, weights, n, hidden, how) transpose(team, matrix) words from rows to
-//   columns enumerate(team, keys, n, ordinals, histogram, num_keys) sum_rows(team, table, num_rows,
-//   num_columns, out) scan_rows(team, table, first_column, num_columns, entry, total) publish_all(team,
-//   peers, signal, epoch, value), publish_all_quietly(...) await_all(team, peers, epoch, signal_of, policy,
-//   report, phase), observe(peers, signal)
+//   quantize_to(team, targets, n, scales, row, num_groups, format, how)   the same, cast on the way
+//   settle(team)                                   all of that comes before what is published after this phase
+//   weighted_sum(team, out, rows, weights, n, hidden, how)
+//   transpose(team, matrix)                        words from rows to columns
+//   enumerate(team, keys, n, ordinals, histogram, num_keys)
+//   sum_rows(team, table, num_rows, num_columns, out)
+//   scan_rows(team, table, first_column, num_columns, entry, total)
+//   publish_all(team, peers, words)                some words, the same to every rank
+//   await_all(team, peers, epoch, signal_of, policy, report, phase), observe(team, peers, signal)
+//   tell_host(team, word, value)                   what the caller looks at while kernels run
+// clang-format on
 #pragma once
 
 #include "core/layout.hpp"

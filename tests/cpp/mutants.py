@@ -32,13 +32,20 @@ def one(file: str, old: str, new: str, run: str, equivalent: str = "") -> Mutant
 
 def told_relaxed(file: str, signal: str, epoch: str, value: str, run: str) -> Mutant:
     """A signal that orders nothing. This processor keeps the order; only a sanitizer can tell."""
-    old = f"publish_all(team, args.peers, {signal}, {epoch}, {value});"
-    word = f"std::atomic_ref<std::uint64_t>(args.peers.template at<Signal>(peer, {signal})->word)"
-    store = f"{word}.store(signal_word({epoch}, {value}), std::memory_order_relaxed);"
-    bell = "ring(args.peers.template at<HeapHeader>(peer, 0)->doorbell);"
-    new = f"args.peers.each([&](int peer) {{ {store} {bell} }});"
-    see = ("ep/args.hpp", '#include "team/verbs.hpp"', '#include "team/host/signal.hpp"')
-    return Mutant(((file, old, new), see), run, sign="data race")
+    word = f"Word{{{signal}, {epoch}, {value}}}"
+    relaxed = f"Word{{{signal} + kRelaxed, {epoch}, {value}}}"
+    mark = (WORDS, "struct Word {", "constexpr std::uint64_t kRelaxed = 1; struct Word {")
+    store = (
+        SIGNAL,
+        "std::atomic_ref<std::uint64_t> to(peers.at<Signal>(peer, word.signal)->word);"
+        "to.store(signal_word(word.epoch, word.value), std::memory_order_release);",
+        "std::atomic_ref<std::uint64_t> to("
+        "peers.template at<Signal>(peer, word.signal / 8 * 8)->word);"
+        "const auto told = signal_word(word.epoch, word.value);"
+        "if (word.signal % 8 != 0) to.store(told, std::memory_order_relaxed);"
+        "else to.store(told, std::memory_order_release);",
+    )
+    return Mutant(((file, word, relaxed), mark, store), run, sign="data race")
 
 
 LATE_COUNTS = """
@@ -71,7 +78,7 @@ MUTANTS = {
     ),
     "consumed_is_told_relaxed": told_relaxed(
         COMBINE,
-        "args.window.desk(args.shape.rank) + offsetof(Desk, consumed)",
+        "desk + offsetof(Desk, consumed)",
         "consumed",
         "0",
         CREDIT,

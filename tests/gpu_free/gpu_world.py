@@ -72,6 +72,7 @@ class Rank:
     heap: Heap
     launches: _native.Launches
     state: Area
+    told: Area
     x: Area
     indices: Area
     weights: Area
@@ -87,8 +88,15 @@ class Rank:
 class World:
     """`case.world` ranks, one on each GPU of a machine, and the launches of a Buffer's calls."""
 
-    def __init__(self, program: ptx.Program, case: Case, layout: Layout = _ORDINARY) -> None:
+    def __init__(
+        self,
+        program: ptx.Program,
+        case: Case,
+        layout: Layout = _ORDINARY,
+        timeout_ns: int = TIMEOUT_NS,
+    ) -> None:
         self.case, self.layout, self.program = case, layout, program
+        self.timeout_ns = timeout_ns
         self.shapes = [self._shape(rank) for rank in range(case.world)]
         heap_bytes = self.shapes[0].heap_bytes
         self.window = _native.Window.carve(heap_bytes, case.world)
@@ -124,7 +132,7 @@ class World:
             device_state=state.address,
             host_state=told.address,
             host_view=told.tensor.data_ptr(),
-            timeout_ns=TIMEOUT_NS,
+            timeout_ns=self.timeout_ns,
         )
         chosen = c.max_tokens * c.topk
         row_bytes = c.hidden * 2
@@ -139,6 +147,7 @@ class World:
             heap=Heap(heaps[rank], rank, c.world),
             launches=launches,
             state=state,
+            told=told,
             x=area("x", c.max_tokens * row_bytes),
             indices=area("topk_idx", chosen * 8),
             weights=area("topk_weights", chosen * 4),

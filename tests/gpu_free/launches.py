@@ -37,7 +37,7 @@ def kernel(name: str, num_bytes: int = 16, max_shared_bytes: int = 0, device: in
 def check_a_launch_arrives_as_it_was_asked_for():
     kernel("plain").launch(CONFIG, PARAMS, 16)
     (launch,) = fake().launches()
-    assert launch == ("plain", (4, 2, 1), (128, 1, 1), 0, 0x51, 0, (), bytes(range(16)))
+    assert launch == ("plain", (4, 2, 1), (128, 1, 1), 0, 0x51, 0, (), bytes(range(16)), 0)
 
 
 def check_parameters_may_change_after_each_launch():

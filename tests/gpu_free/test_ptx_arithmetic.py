@@ -159,6 +159,15 @@ def test_unknown_instruction_is_named(text: str) -> None:
     assert "line 8" in str(caught.value)
 
 
+def test_parameters_are_laid_out() -> None:
+    pointer, record = ".param .u64 .ptr .global .align 16 p", ".param .align 8 .b8 s[20]"
+    params = f".param .u32 n, {pointer}, {record}, .param .u8 c"
+    entry = ptx.load(f"{HEADER}.visible .entry k({params}) {{\nret;\n}}\n").entries["k"]
+    places = {name: (param.offset, param.size) for name, param in entry.params.items()}
+    assert places == {"n": (0, 4), "p": (8, 8), "s": (16, 20), "c": (36, 1)}
+    assert entry.param_bytes == 37
+
+
 def test_local_memory_is_unknown() -> None:
     with pytest.raises(ptx.Unknown, match="__local_depot0"):
         ptx.load(f"{HEADER}.entry k() {{\n.local .align 8 .b8 __local_depot0[16];\nret;\n}}\n")

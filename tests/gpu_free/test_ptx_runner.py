@@ -1,280 +1,18 @@
-"""The PTX runner itself: what is right runs clean and right, and each way to be wrong is told."""
+"""The PTX runner itself: lanes, faults, hangs, launches, spaces."""
 
-import shutil
 import struct
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import ptx
 import pytest
+from ptx_runs import MARKS, on_one_gpu, outcome, pack, sample
 
-SAMPLES = Path(__file__).resolve().parent / "ptx_samples"
-NVCC = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
-SEEDS = range(4)
-
-pytestmark = [
-    pytest.mark.skipif(NVCC is None, reason="no nvcc here to make PTX with"),
-    pytest.mark.timeout(300),  # the first test compiles the engine, on a busy machine for long
-]
+pytestmark = MARKS
 
 
-def compiled(name: str, folder: Path) -> ptx.Program:
-    made = folder / f"{name}.ptx"
-    flags = ["-std=c++20", "-O3", "-arch=sm_90a", "-ptx"]
-    subprocess.run([NVCC, *flags, SAMPLES / f"{name}.cu", "-o", made], check=True)
-    return ptx.load(made.read_text())
-
-
-@pytest.fixture(scope="session")
-def order(tmp_path_factory) -> ptx.Program:
-    return compiled("order", tmp_path_factory.mktemp("ptx"))
-
-
-@pytest.fixture(scope="session")
-def misc(tmp_path_factory) -> ptx.Program:
-    return compiled("misc", tmp_path_factory.mktemp("ptx"))
-
-
-def pack(*values: int) -> bytes:
-    """Parameters: numbers below 2**31 are ints, the others addresses, each at its alignment."""
-    made = b""
-    for value in values:
-        size = 4 if value < 2**31 else 8
-        made += bytes(-len(made) % size) + struct.pack("<i" if size == 4 else "<Q", value)
-    return made
-
-
-def outcome(run) -> str:
-    """Runs under several schedules; the name of what went wrong first, or `clean`."""
-    for seed in SEEDS:
-        try:
-            run(seed)
-        except ptx.PtxError as error:
-            return f"{type(error).__name__}: {error}"
-    return "clean"
-
-
-def exchange(program: ptx.Program, kernel: str, gpus: list[int], words: int = 32):
-    """One launch of a kernel per rank, on the GPU that each rank is on; the data is the last's."""
-
-    def run(seed: int) -> np.ndarray:
-        machine = ptx.Machine(program, max(gpus) + 1, seed)
-        machine.hang_steps = 20_000
-        data, out = (machine.alloc(gpus[-1], 4 * words, name) for name in ("data", "out"))
-        flag = machine.alloc(gpus[-1], 4, "flag")
-        for rank, gpu in enumerate(gpus):
-            machine.launch(gpu, kernel, 1, 32, 0, pack(rank, data, flag, out), stream=rank)
-        machine.run()
-        return machine.array(out, np.uint32, words).copy()
-
-    return run
-
-
-# kernel, outcome across GPUs, outcome within a GPU
-MESSAGES = [
-    ("msg_sys", "clean", "clean"),
-    ("msg_gpu", "Race", "clean"),
-    ("msg_gpu_store", "Race", "clean"),
-    ("msg_gpu_load", "Race", "clean"),
-    ("msg_cta_store", "Race", "Race"),
-    ("msg_no_syncwarp", "Race", "Race"),
-    ("msg_relaxed_store", "Race", "Race"),
-    ("msg_relaxed_load", "Race", "Race"),
-    ("msg_weak_store", "Race", "Race"),
-    ("msg_weak_load", "Race", "Race"),
-    ("msg_fences", "clean", "clean"),
-    ("msg_volatile", "clean", "clean"),
-    ("msg_no_second_fence", "Race", "Race"),
-    ("msg_no_first_fence", "Race", "Race"),
-    ("msg_fence_gpu", "Race", "clean"),
-    ("msg_fence_acquire_gpu", "Race", "clean"),
-    ("msg_fence_acquire", "clean", "clean"),
-    ("one_looks", "clean", "clean"),
-    ("one_looks_alone", "Race", "Race"),
-]
-
-
-@pytest.mark.parametrize(("kernel", "across", "within"), MESSAGES, ids=lambda value: str(value))
-def test_message(order, kernel: str, across: str, within: str) -> None:
-    assert outcome(exchange(order, kernel, [0, 1])).startswith(across)
-    assert outcome(exchange(order, kernel, [0, 0])).startswith(within)
-
-
-def test_message_arrives(order) -> None:
-    assert (exchange(order, "msg_sys", [0, 1])(0) == 7 + np.arange(32)).all()
-
-
-@pytest.mark.parametrize(("kernel", "wanted"), [("chain_update", "clean"), ("chain_store", "Race")])
-def test_release_goes_through_updates_only(order, kernel: str, wanted: str) -> None:
-    assert outcome(exchange(order, kernel, [0, 1, 2], 1)).startswith(wanted)
-
-
-def test_report_names_both_sides(order) -> None:
-    report = outcome(exchange(order, "msg_relaxed_load", [0, 1]))
-    assert "read of data@gpu1+" in report
-    assert "by gpu1 block0 warp0 lane" in report
-    assert "'s write (st.global.u32 " in report
-    assert "is not ordered after gpu0 block0 warp0 lane" in report
-
-
-def on_one_gpu(program, kernel: str, block, out_words: int, *inputs, **options):
-    """A launch with inputs as arrays of u32 or as ints, and `out`; gives what is in out."""
-
-    def run(seed: int) -> np.ndarray:
-        machine = ptx.Machine(program, 1, seed)
-        machine.hang_steps = 20_000
-        shared = options.get("shared_bytes", 0)
-        for name in ("resident_blocks", "ns_per_step"):
-            setattr(machine, name, options.get(name, getattr(ptx.Machine, name)))
-        values = []
-        for i, given in enumerate(inputs):
-            if isinstance(given, np.ndarray):
-                values.append(machine.alloc(0, given.nbytes, f"in{i}"))
-                machine.array(values[-1], np.uint32, given.size)[:] = given
-            else:
-                values.append(given)
-        if out_words:
-            values.append(machine.alloc(0, 4 * out_words, "out"))
-        machine.launch(0, kernel, options.get("grid", 1), block, shared, pack(*values))
-        machine.run()
-        return machine.array(values[-1], np.uint32, out_words).copy() if out_words else None
-
-    return run
-
-
-BARRIERS = [
-    ("barrier_block", "clean"),
-    ("barrier_named", "clean"),
-    ("barrier_missing", "Fault"),  # reads what nobody has written, or is a race
-    ("barrier_warp_only", "Fault"),
-    ("barrier_too_few", "Fault"),
-    ("barrier_too_many", "Hang"),
-    ("arrive_right", "clean"),
-    ("arrive_elsewhere", "Hang"),
-    ("arrive_not_asked", "Fault"),
-    ("half_a_barrier", "Hang"),
-]
-
-
-@pytest.mark.parametrize(("kernel", "wanted"), BARRIERS)
-def test_barrier(order, misc, kernel: str, wanted: str) -> None:
-    program = order if kernel in order.entries else misc
-    threads = 64 if kernel == "half_a_barrier" else 128
-    found = outcome(on_one_gpu(program, kernel, threads, 128))
-    assert found.startswith((wanted, "Race") if wanted == "Fault" else wanted)
-
-
-def test_barrier_votes(order) -> None:
-    out = on_one_gpu(order, "barrier_votes", 128, 128)(1)
-    assert (out == 64 | 1 << 16 | 1 << 17).all()
-
-
-BULK_STORES = [
-    ("bulk_store", "clean"),
-    ("bulk_store_full_fence", "clean"),
-    ("bulk_store_no_fence", "Race"),
-    ("bulk_store_one_fence", "Race"),
-    ("bulk_store_wrong_fence", "Race"),
-    ("bulk_store_read_wait", "Race"),
-    ("bulk_store_no_wait", "Race"),
-    ("bulk_store_lax_wait", "Race"),
-    ("pull", "clean"),
-    ("pull_full_fence", "clean"),
-    ("pull_no_fence", "Race"),
-    ("pull_wrong_fence", "Race"),
-    ("pull_by_another", "clean"),
-    ("pull_by_another_no_fence", "Race"),
-]
-
-
-@pytest.mark.parametrize(("kernel", "wanted"), BULK_STORES)
-def test_bulk_exchange(order, kernel: str, wanted: str) -> None:
-    run = exchange(order, kernel, [0, 1], 256)
-    assert outcome(run).startswith(wanted)
-    if wanted == "clean":
-        factor = 11 if kernel.startswith("bulk") else 1
-        assert (run(9) == factor * np.arange(256)).all()
-
-
-BULK_LOADS = [
-    ("bulk_load", "clean"),
-    ("bulk_load_cta", "clean"),
-    ("bulk_load_no_init_fence", "Race"),
-    ("bulk_load_no_wait", "Race"),
-    ("bulk_load_wrong_phase", "Race"),
-    ("bulk_load_too_few_bytes", "Hang"),
-    ("bulk_load_too_many_bytes", "Hang"),
-    ("reload", "clean"),
-    ("reload_no_fence", "Race"),
-    ("reload_no_sync", "Race"),
-]
-
-
-@pytest.mark.parametrize(("kernel", "wanted"), BULK_LOADS)
-def test_bulk_load(order, kernel: str, wanted: str) -> None:
-    given = np.arange(768, dtype=np.uint32) * 3
-    run = on_one_gpu(order, kernel, 32, 256, given)
-    found = outcome(run)
-    # A copy that has not landed leaves memory that nobody wrote.
-    assert found.startswith((wanted, "Fault: read of uninit") if wanted == "Race" else wanted)
-    if wanted == "clean":
-        rows = given.reshape(3, 256)
-        assert (run(5) == (rows[2] + 2 if kernel == "reload" else rows[0])).all()
-
-
-@pytest.mark.parametrize(
-    ("kernel", "wanted"),
-    [("reuse", "clean"), ("reuse_no_wait", "Race"), ("reuse_no_sync", "Race")],
-)
-def test_reuse_of_a_stage(order, kernel: str, wanted: str) -> None:
-    run = on_one_gpu(order, kernel, 32, 128)
-    assert outcome(run).startswith(wanted)
-    if wanted == "clean":
-        wanted_rows = 100 * np.arange(4)[:, None] + np.arange(32)
-        assert (run(3).reshape(4, 32) == wanted_rows).all()
-
-
-PIPELINES = [
-    ("pipeline", ("clean",)),
-    ("pipeline_no_init_sync", ("Race", "Fault: no mbarrier")),
-    ("pipeline_no_empty", ("Race", "Hang")),  # who is lapped by two phases waits for ever
-    ("pipeline_no_full", ("Race", "Fault: read of uninit")),
-    ("pipeline_wrong_parity", ("Race", "Hang")),
-    ("pipeline_too_few", ("Race", "Fault", "Hang")),
-    ("pipeline_too_many", ("Hang",)),
-]
-
-
-@pytest.mark.parametrize(("kernel", "wanted"), PIPELINES, ids=lambda value: str(value))
-def test_pipeline(order, kernel: str, wanted: tuple[str, ...]) -> None:
-    run = on_one_gpu(order, kernel, 64, 256)
-    assert outcome(run).startswith(wanted)
-    if kernel == "pipeline":
-        rows = 32 * np.arange(8)[:, None] + np.arange(31, -1, -1)
-        assert (run(7).reshape(8, 32) == rows).all()
-
-
-@pytest.mark.parametrize(
-    ("kernel", "wanted"),
-    [("crowd", "clean"), ("crowd_no_sync", "Race"), ("crowd_warps_only", "Race")],
-)
-def test_many_readers(order, kernel: str, wanted: str) -> None:
-    assert outcome(on_one_gpu(order, kernel, 128, 128)).startswith(wanted)
-
-
-@pytest.mark.parametrize(("kernel", "wanted"), [("leave", "clean"), ("leave_at_once", "Race")])
-def test_copies_may_outlive_their_block_but_not_its_memory(order, kernel, wanted) -> None:
-    def run(seed: int) -> None:
-        machine = ptx.Machine(order, 1, seed)
-        machine.copy_delay = 5_000
-        out = machine.alloc(0, 4096, "out")
-        machine.launch(0, kernel, 1, 32, 0, pack(out))
-        machine.launch(0, "double_words", 1, 32, 0, pack(out))
-        machine.run()
-        assert (machine.array(out, np.uint32, 1024) == 2 * np.arange(1024)).all()
-
-    assert outcome(run).startswith(wanted)
+@pytest.fixture(scope="module")
+def misc() -> ptx.Program:
+    return sample("misc")
 
 
 def test_lanes_together(misc) -> None:
@@ -306,6 +44,7 @@ def misuse(kernel: str, wanted: str, *inputs, words: int = 32, block: int = 32, 
 MISUSES = [
     misuse("not_in_own_mask", "Fault: a lane is not in the mask"),
     misuse("waits_for_ever", "Hang", np.zeros(1, np.uint32), words=0),
+    misuse("half_a_barrier", "Hang", block=64, words=64),
     misuse("reads_unwritten", "Fault: read of uninitialised", block=64, words=64),
     misuse("traps", "Fault: trap"),
     misuse("bytes_of_a_word", "clean", words=32, block=64, grid=2),
@@ -392,10 +131,11 @@ def test_launches_of_two_streams_are_not(misc) -> None:
     assert outcome(run).startswith("Race")
 
 
-def test_a_seed_is_a_schedule(order) -> None:
+def test_a_seed_is_a_schedule(misc) -> None:
     def steps(seed: int) -> int:
-        machine = ptx.Machine(order, 1, seed)
-        machine.launch(0, "pipeline", 1, 64, 0, pack(machine.alloc(0, 1024, "out")))
+        machine = ptx.Machine(misc, 1, seed)
+        arrays = [machine.alloc(0, 512, name) for name in ("in", "out")]
+        machine.launch(0, "switches", 1, 128, 0, pack(*arrays))
         return machine.run().steps
 
     assert steps(1) == steps(1)

@@ -39,7 +39,9 @@ def test_machine_code_keeps_the_rules(tier: str) -> None:
     kernels = table.kernels_of(tier)
     assert set(kernels) == {"sm_80", "sm_90a", "sm_100a"}
     assert all(set(found) == {"dispatch", "combine", "credit"} for found in kernels.values())
-    assert [(arch, *what) for arch in kernels for what in rules.broken(kernels[arch], arch)] == []
+    long_rows = setup_cuda.TIERS[tier] not in range(1, 5000)
+    for arch, found in kernels.items():
+        assert list(rules.broken(found, arch, long_rows)) == [], arch
 
 
 @needs_tools

@@ -58,6 +58,12 @@ TEAM_FN std::uint64_t load_acquire_sys(const std::uint64_t* word) {
     asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(word) : "memory");
     return v;
 }
+TEAM_FN void fence_release_sys() {
+    asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
+TEAM_FN void store_relaxed_sys(std::uint64_t* word, std::uint64_t value) {
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
+}
 TEAM_FN void store_release_sys(std::uint64_t* word, std::uint64_t value) {
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
 }

@@ -5,22 +5,22 @@
 
 DEEP_LL_TIER_BEGIN
 
-// The same word to every rank, a lane for each. Everything this team wrote before is visible to whoever
-// acquires it.
-template <class Team>
-TEAM_FN void publish_all(
-    const Team& team, const PeerMap& peers, std::uint64_t signal, std::uint32_t epoch, std::uint32_t value) {
+// The same words to every rank, a lane for each. Everything this team wrote before is visible to whoever
+// acquires one of them. The one fence makes a release of each store after it.
+template <class Team, int kWords>
+TEAM_FN void publish_all(const Team& team, const PeerMap& peers, const Word (&words)[kWords]) {
     team.sync();
     team.lanes(peers.size, [&](int peer) {
-        store_release_sys(&peers.at<Signal>(peer, signal)->word, signal_word(epoch, value));
+        if constexpr (kWords > 1) fence_release_sys();
+#pragma unroll
+        for (const Word& word : words) {
+            std::uint64_t* to = &peers.at<Signal>(peer, word.signal)->word;
+            if constexpr (kWords > 1)
+                store_relaxed_sys(to, signal_word(word.epoch, word.value));
+            else
+                store_release_sys(to, signal_word(word.epoch, word.value));
+        }
     });
-}
-
-// Nobody sleeps here.
-template <class Team>
-TEAM_FN void publish_all_quietly(
-    const Team& team, const PeerMap& peers, std::uint64_t signal, std::uint32_t epoch, std::uint32_t value) {
-    publish_all(team, peers, signal, epoch, value);
 }
 
 // A word that was awaited, as its writer left it.

@@ -18,31 +18,20 @@ TEAM_FN void pause_briefly() {
 #endif
 }
 
-// Everything this team wrote before is visible to whoever acquires the word.
-TEAM_FN void store_signal(
-    const PeerMap& peers, int peer, std::uint64_t signal, std::uint32_t epoch, std::uint32_t value) {
-    std::atomic_ref<std::uint64_t> word(peers.at<Signal>(peer, signal)->word);
-    word.store(signal_word(epoch, value), std::memory_order_release);
-}
-
-// The same word to every rank. They are told, not woken: for words that are read later, with the next word
-// that wakes.
-template <class Team>
-TEAM_FN void publish_all_quietly(
-    const Team&, const PeerMap& peers, std::uint64_t signal, std::uint32_t epoch, std::uint32_t value) {
-    peers.each([&](int peer) { store_signal(peers, peer, signal, epoch, value); });
-}
-
-template <class Team>
-TEAM_FN void publish_all(
-    const Team&, const PeerMap& peers, std::uint64_t signal, std::uint32_t epoch, std::uint32_t value) {
+// The same words to every rank. Everything this team wrote before is visible to whoever acquires one of them.
+// A rank is woken once.
+template <class Team, int kWords>
+TEAM_FN void publish_all(const Team&, const PeerMap& peers, const Word (&words)[kWords]) {
     peers.each([&](int peer) {
-        store_signal(peers, peer, signal, epoch, value);
+        for (const Word& word : words) {
+            std::atomic_ref<std::uint64_t> to(peers.at<Signal>(peer, word.signal)->word);
+            to.store(signal_word(word.epoch, word.value), std::memory_order_release);
+        }
         ring(peers.at<HeapHeader>(peer, 0)->doorbell);
     });
 }
 
-// A word in the heap of `reader`'s own rank as its writer left it; what was written before it is visible.
+// A word that was awaited, as its writer left it; what was written before it is visible.
 template <class Team>
 TEAM_FN std::uint64_t observe(const Team&, const PeerMap& peers, std::uint64_t signal) {
     return std::atomic_ref<std::uint64_t>(peers.mine<Signal>(signal)->word).load(std::memory_order_acquire);

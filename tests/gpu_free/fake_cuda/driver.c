@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { kMaxFailures = 16, kMaxContexts = 16 };
+enum { kMaxFailures = 16, kMaxContexts = 16, kMaxCaptured = 64 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
@@ -17,6 +17,10 @@ static struct {
 static int num_failures;
 static void* capturing_stream;
 static int capturing_status;
+static struct {
+    void* stream;
+    int capture;
+} captured[kMaxCaptured];
 static int num_host_allocations;
 static __thread uintptr_t contexts[kMaxContexts];
 static __thread int depth;
@@ -34,6 +38,21 @@ EXPORT void fake_set_capturing(void* stream, int status) {
     capturing_stream = stream;
     capturing_status = status;
 }
+EXPORT void fake_join_capture(void* stream, int capture) {
+    pthread_mutex_lock(&lock);
+    int i = 0;
+    while (i < kMaxCaptured && captured[i].capture != 0) ++i;
+    if (i == kMaxCaptured) abort();
+    captured[i].stream = stream;
+    captured[i].capture = capture;
+    pthread_mutex_unlock(&lock);
+}
+EXPORT void fake_end_capture(int capture) {
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < kMaxCaptured; ++i)
+        if (captured[i].capture == capture) captured[i].capture = 0;
+    pthread_mutex_unlock(&lock);
+}
 EXPORT int fake_num_host_allocations(void) {
     return num_host_allocations;
 }
@@ -48,6 +67,21 @@ Result fake_verdict(const char* function) {
     }
     pthread_mutex_unlock(&lock);
     return code;
+}
+int fake_capture_of(void* stream) {
+    int capture = 0;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < kMaxCaptured; ++i)
+        if (captured[i].capture != 0 && captured[i].stream == stream) capture = captured[i].capture;
+    pthread_mutex_unlock(&lock);
+    return capture;
+}
+int fake_is_going_on(int capture) {
+    int going_on = 0;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < kMaxCaptured; ++i) going_on |= captured[i].capture == capture;
+    pthread_mutex_unlock(&lock);
+    return going_on;
 }
 uintptr_t fake_context(void) {
     return contexts[depth];
@@ -111,8 +145,10 @@ EXPORT Result cuCtxSynchronize(void) {
 // ---- streams ----
 EXPORT Result cuStreamIsCapturing(void* stream, int* status) {
     BEGIN();
-    if (stream == NULL && capturing_status) return kCaptureImplicit;
-    *status = stream == capturing_stream ? capturing_status : 0;
+    int any = 0;
+    for (int i = 0; i < kMaxCaptured; ++i) any |= captured[i].capture != 0;
+    if (stream == NULL && (capturing_status || any)) return kCaptureImplicit;
+    *status = fake_capture_of(stream) ? 1 : stream == capturing_stream ? capturing_status : 0;
     return kSuccess;
 }
 

@@ -1,7 +1,7 @@
 """What the fake driver can be asked and told, by a process that has loaded it."""
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 CAPTURING = 1  # CU_STREAM_CAPTURE_STATUS_ACTIVE
@@ -33,6 +33,7 @@ class _Record(ctypes.Structure):
         ("stream", ctypes.c_uint64),
         ("context", ctypes.c_uint64),
         ("param_bytes", ctypes.c_uint64),
+        ("capture", ctypes.c_uint64),
         ("attributes", ctypes.c_uint * 4),
         ("params", ctypes.c_ubyte * 4096),
     )
@@ -49,6 +50,7 @@ class Launch(NamedTuple):
     device: int
     attributes: tuple[int, ...]
     params: bytes
+    capture: int = 0
 
 
 class Fake:
@@ -72,6 +74,24 @@ class Fake:
     def set_capturing(self, stream: int, status: int) -> None:
         """What cuStreamIsCapturing says of a stream."""
         self._library.fake_set_capturing(ctypes.c_void_p(stream), status)
+
+    def begin_capture(self, stream: int, capture: int) -> None:
+        """From now on launches on this stream, and on those that wait for it, are only recorded."""
+        self._library.fake_join_capture(ctypes.c_void_p(stream), capture)
+
+    def end_capture(self, capture: int) -> None:
+        self._library.fake_end_capture(capture)
+
+    def captured(self, capture: int, start: int = 0) -> Iterator[int]:
+        """Numbers of the launches in a capture, from number `start` on; for `replay`."""
+        while (start := self._library.fake_next_captured(capture, start)) >= 0:
+            yield start
+            start += 1
+
+    def replay(self, number: int) -> None:
+        """Runs a recorded launch, with the bytes it was given."""
+        code = self._library.fake_replay(number)
+        assert code == 0, code
 
     def on_launch(self, callback: "Callable[..., int] | int | None") -> None:
         """What runs a launched kernel: a function for `LaunchCallback`, or the address of a C
@@ -110,5 +130,6 @@ class Fake:
             record.stream,
             record.context - 1,
             tuple(record.attributes[: record.num_attributes]),
-            bytes(record.params[: record.param_bytes]),
+            ctypes.string_at(record.params, record.param_bytes),
+            record.capture,
         )

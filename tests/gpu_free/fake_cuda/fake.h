@@ -13,9 +13,13 @@ enum {
     kInvalidValue = 1,
     kInvalidDevice = 101,
     kInvalidContext = 201,
+    kInvalidHandle = 400,
     kNotFound = 500,
     kNotSupported = 801,
+    kCaptureMerge = 902,
+    kCaptureIsolation = 905,
     kCaptureImplicit = 906,
+    kCapturedEvent = 907,
 };
 
 // What a call answers before it does anything: an error asked for by fake_fail_next, or success.
@@ -29,6 +33,11 @@ Result fake_verdict(const char* function);
 
 // The context of this thread: 0, or 1 + device.
 uintptr_t fake_context(void);
+
+// The capture that a stream is in, or 0; whether one is going on; and its streams.
+int fake_capture_of(void* stream);
+int fake_is_going_on(int capture);
+void fake_join_capture(void* stream, int capture);
 
 // A number from the environment.
 int fake_setting(const char* name, int otherwise);

@@ -26,7 +26,7 @@ typedef struct {  // the driver's
 typedef struct {  // read by fake_cuda/driver.py: keep in step
     char name[64];
     unsigned grid[3], block[3], shared, num_attributes;
-    uint64_t stream, context, param_bytes;
+    uint64_t stream, context, param_bytes, capture;
     unsigned attributes[kMaxAttributes];
     unsigned char params[kMaxParams];
 } Launch;
@@ -76,6 +76,19 @@ EXPORT int fake_num_launches(void) {
 }
 EXPORT const Launch* fake_launch(int index) {
     return &launches[index % kMaxLaunches];
+}
+// The next launch of a capture, from number `from` on; -1: none.
+EXPORT int fake_next_captured(int capture, int from) {
+    for (int i = from; i < num_launches; ++i)
+        if (launches[i % kMaxLaunches].capture == (uint64_t)capture) return i;
+    return -1;
+}
+// Runs one launch again, as a graph does.
+EXPORT Result fake_replay(int index) {
+    const Launch launch = launches[index % kMaxLaunches];
+    if (strcmp(launch.name, "wait") == 0) return kSuccess;
+    return callback(launch.name, launch.params, launch.param_bytes, launch.grid, launch.block, launch.shared,
+                    (void*)launch.stream);
 }
 EXPORT void fake_forget_launches(void) {
     num_launches = 0;
@@ -144,7 +157,8 @@ EXPORT Result cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks,
     return fake_context() ? kSuccess : kInvalidContext;
 }
 
-static void record(const Config* config, const Kernel* kernel, const void* params) {
+static void record(const Config* config, const Kernel* kernel, const void* params, uintptr_t context) {
+    const int capture = fake_capture_of(config->stream);
     pthread_mutex_lock(&lock);
     if (!launches) launches = calloc(kMaxLaunches, sizeof(Launch));
     Launch* launch = &launches[num_launches++ % kMaxLaunches];
@@ -153,7 +167,8 @@ static void record(const Config* config, const Kernel* kernel, const void* param
     memcpy(launch->block, config->block, sizeof launch->block);
     launch->shared = config->shared;
     launch->stream = (uint64_t)config->stream;
-    launch->context = fake_context();
+    launch->context = context;
+    launch->capture = (uint64_t)capture;
     launch->num_attributes = config->num_attributes;
     for (unsigned i = 0; i < config->num_attributes && i < kMaxAttributes; ++i) {
         memcpy(&launch->attributes[i], config->attributes + i * kAttributeBytes, sizeof(unsigned));
@@ -168,31 +183,50 @@ EXPORT Result cuLaunchKernelEx(const Config* config, void* function, void** para
     const Kernel* kernel = function;
     if (!fake_context()) return kInvalidContext;
     if (extra || !config->grid[0] || !config->block[0]) return kInvalidValue;
-    record(config, kernel, params[0]);
-    if (!callback) return kSuccess;
+    record(config, kernel, params[0], fake_context());
+    if (!callback || fake_capture_of(config->stream)) return kSuccess;
     return callback(kernel->name, params[0], kernel->param_bytes, config->grid, config->block, config->shared,
                     config->stream);
 }
 
-// An event is the stream it was recorded on. A wait is kept among the launches: kernel "wait" on the stream
-// that waits, its parameter is the other stream.
+// An event knows the stream it was recorded on, how many launches there were by then, and the context it was
+// made in. A wait is kept among the launches: kernel "wait" on the stream that waits, its parameter says for
+// what.
+typedef struct {
+    uint64_t stream, num_launches;
+    uintptr_t context;
+    int capture;
+} Event;
+
 EXPORT Result cuEventCreate(void** event, unsigned flags) {
     BEGIN();
     (void)flags;
-    *event = calloc(1, sizeof(uint64_t));
+    if (!fake_context()) return kInvalidContext;
+    Event* made = calloc(1, sizeof(Event));
+    made->context = fake_context();
+    *event = made;
     return kSuccess;
 }
 EXPORT Result cuEventRecord(void* event, void* stream) {
     BEGIN();
-    *(uint64_t*)event = (uint64_t)stream;
+    Event* marked = event;
+    marked->stream = (uint64_t)stream;
+    marked->num_launches = (uint64_t)num_launches;
+    marked->capture = fake_capture_of(stream);
     return kSuccess;
 }
 EXPORT Result cuStreamWaitEvent(void* stream, void* event, unsigned flags) {
     BEGIN();
     (void)flags;
-    const Kernel wait = {.name = "wait", .param_bytes = sizeof(uint64_t)};
+    const Event* marked = event;
+    const int capture = fake_capture_of(stream);
+    if (marked->capture && !fake_is_going_on(marked->capture)) return kCapturedEvent;
+    if (capture && !marked->capture) return kCaptureIsolation;
+    if (capture && capture != marked->capture) return kCaptureMerge;
+    if (marked->capture && !capture) fake_join_capture(stream, marked->capture);
+    const Kernel wait = {.name = "wait", .param_bytes = 2 * sizeof(uint64_t)};
     const Config config = {.grid = {1, 1, 1}, .block = {1, 1, 1}, .stream = stream};
-    record(&config, &wait, event);
+    record(&config, &wait, marked, marked->context);
     return kSuccess;
 }
 EXPORT Result cuEventDestroy_v2(void* event) {

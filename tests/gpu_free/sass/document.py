@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from sass import hot, occupancy, table, tools
+    folders = Path(__file__).resolve().parents
+    sys.path[:0] = [str(folders[1]), str(folders[3])]
 
 from deep_ll import _native
+from sass import hot, occupancy, table, tools
 
 FILE = tools.ROOT / "docs" / "gpu.md"
 TIERS = ("h7168", "any")
@@ -103,8 +103,10 @@ TABLES = {"kernels": kernels, "loops": loops, "floors": floors}
 def filled(text: str) -> str:
     """`text` with each table between its marks made anew."""
     for name, make in TABLES.items():
-        marks = rf"(<!-- {name} -->\n).*?(\n<!-- end -->)"
-        text = re.sub(marks, lambda m, make=make: m[1] + make() + m[2], text, flags=re.DOTALL)
+        marks = rf"(<!-- {name} -->\n).*?(<!-- end -->)"
+        text = re.sub(
+            marks, lambda m, make=make: m[1] + make() + "\n" + m[2], text, flags=re.DOTALL
+        )
     return text
 
 

@@ -29,13 +29,17 @@ WIDE_STORE = (
     ' st.global.L1::no_allocate.v2.u32 [%0+8], {%3,%4};"',
 )
 LOOK = "!reached(load_relaxed_sys(word), epoch)"
-PUBLISHED = "store_release_sys(&peers.at"
+PUBLISHED = "store_release_sys(to,"
 SUM_CHANNELS = "#pragma unroll\n        for (int c = 0; c < 4; ++c) {\n            sum"
 
 MUTANTS = [
     Mutant(
         "publishes with a system-scope release",
         *("credit", MEMORY, "st.release.sys.global.u64", "st.release.gpu.global.u64"),
+    ),
+    Mutant(
+        "publishes with a system-scope release",
+        *("dispatch", SIGNAL, "if constexpr (kWords > 1) fence_release_sys();", ""),
     ),
     Mutant(
         "tells the host with a system-scope release",

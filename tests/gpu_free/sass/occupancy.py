@@ -1,4 +1,4 @@
-"""How many blocks of a kernel fit onto one multiprocessor, by the toolkit's own header and by a sum."""
+"""How many blocks of a kernel fit onto one multiprocessor."""
 
 import subprocess
 from pathlib import Path
@@ -63,7 +63,8 @@ int main(int, char** argv) {
     kernel.maxDynamicSharedSizeBytes = n(8);
     cudaOccDeviceState state{};
     cudaOccResult result{};
-    if (cudaOccMaxActiveBlocksPerMultiprocessor(&result, &gpu, &kernel, &state, n(5), n(8))) return 1;
+    if (cudaOccMaxActiveBlocksPerMultiprocessor(&result, &gpu, &kernel, &state, n(5), n(8)))
+        return 1;
     std::printf("%d", result.activeBlocksPerMultiprocessor);
 }
 """

@@ -14,6 +14,8 @@ ORDERED = {
     "ld.acquire.sys.global.u64",
     "st.release.sys.global.u64",
     "st.release.sys.global.u32",
+    "fence.acq_rel.sys",
+    "st.relaxed.sys.global.u64",
     "ld.relaxed.gpu.global.u32",
     "ld.acquire.gpu.global.u32",
     "st.release.gpu.global.u32",

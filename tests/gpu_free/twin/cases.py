@@ -1,14 +1,20 @@
-"""What test_gpu_session.py runs in a process with the fake driver."""
+"""What the ranks of the twin's tests do: exchanges and orders that ranks on CPUs do too."""
+
+from collections.abc import Callable
+from typing import Any
 
 import exchange
+import orders
 from cases import Case
-from twin import world
+from fake_cuda.driver import Launch
 
 import deep_ll
+from deep_ll import kernels
 from deep_ll.testing import run_ranks
+from twin import world
 
 
-def _buffer(group, case: Case, **options) -> deep_ll.Buffer:
+def make_buffer(group: Any, case: Case, **options: Any) -> deep_ll.Buffer:
     return deep_ll.Buffer(
         group,
         max_tokens_per_rank=case.max_tokens,
@@ -19,19 +25,35 @@ def _buffer(group, case: Case, **options) -> deep_ll.Buffer:
     )
 
 
-def run_exchange(case: Case) -> list[tuple[str, int]]:
-    """All rounds of a case, compared with the oracle; the launches of rank 0."""
-    fake = world.enter()
-    fake.forget_launches()
-    exchange.make_buffer = _buffer
-    streams = run_ranks(case.world, _exchange, case)
-    return [
-        (launch.name, launch.stream)
-        for launch in fake.launches()
-        if launch.stream & ~world.SIDE == streams[0]
-    ]
+def on_ranks(world_size: int, work: Callable[..., Any], *args: Any) -> list[Any]:
+    """Runs `work(group, *args)` on so many ranks of the fake GPU."""
+    world.enter().forget_launches()
+    exchange.make_buffer = orders.make_buffer = make_buffer
+    return run_ranks(world_size, work, *args, timeout_s=20)
 
 
-def _exchange(group, case: Case) -> int:
-    exchange.exchange(group, case)
-    return world.own_stream()
+def own_launches() -> list[Launch]:
+    """Those on this thread's streams, and what its streams have waited for."""
+    own = world.own_stream()
+    streams = (own, own + world.SIDE, own + world.OTHER)
+    return [launch for launch in world.enter().launches() if launch.stream in streams]
+
+
+def kernel_of(launch: Launch) -> tuple[str, str]:
+    """Tier and kernel of a launch."""
+    for tier, facts in kernels.description()["tiers"].items():
+        for kernel, names in facts["kernels"].items():
+            if names["name"] == launch.name:
+                return tier, kernel
+    return "", launch.name
+
+
+def run_exchange(case: Case) -> int:
+    """All rounds of a case, compared with the oracle; how many launches there were."""
+    on_ranks(case.world, exchange.exchange, case)
+    return len(world.enter().launches())
+
+
+def run_order(name: str, world_size: int, *args: Any) -> None:
+    """A function of orders.py."""
+    on_ranks(world_size, getattr(orders, name), *args)

@@ -127,6 +127,7 @@ void Machine::begin_block(Launch& launch) {
             warp.pc[lane] = launch.entry->start;
             Thread& self = thread(warp, lane);
             self = Thread{};
+            bulk.erase(warp.first_thread + lane);  // of the launch before
             self.others = launch.begin;
             self.time = launch.begin_time;
             self.block = number;

@@ -82,6 +82,7 @@ Shadow::Cell& Shadow::fresh(u64 word) {
 void Shadow::forget(u64 offset, u64 bytes) {
     for (u64 word = offset / 4; word < (offset + bytes + 3) / 4; ++word) {
         Cell& cell = fresh(word);
+        if (cell.run & kReleased) released_.erase(word);
         if (cell.run & kOpened) {
             for (u32 i = 0; i < 4; ++i) empty_crowd(bytes_[cell.write.time + i]);
             free_bytes_.push_back(cell.write.time);
@@ -90,7 +91,6 @@ void Shadow::forget(u64 offset, u64 bytes) {
         }
         cell = Cell{};
         cell.run = run_;
-        released_.erase(word);
     }
 }
 

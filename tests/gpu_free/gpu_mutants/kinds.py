@@ -1,0 +1,44 @@
+"""What a mutant is: edits of csrc/, and the runs of which one must notice it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MEMORY, TEAM, COPY, LEAGUE, SIGNAL, QUANTIZE, REARRANGE, REDUCE = (
+    f"team/gpu/{name}.cuh"
+    for name in (
+        "memory",
+        "gpu_team",
+        "copy",
+        "league",
+        "signal",
+        "quantize",
+        "rearrange",
+        "reduce",
+    )
+)
+DISPATCH, COMBINE, PHASES, ACCEPT, ARGS = (
+    f"ep/{name}.hpp" for name in ("dispatch", "combine", "phases", "accept", "args")
+)
+WORDS, WINDOW = "team/signal.hpp", "ep/window.hpp"
+RACE, HANG, FAULT, BYTES, DISAGREE = "^Race", "^Hang", "^Fault", "differ", "disagrees"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    edits: tuple[tuple[str, str, str], ...]  # file, what is there, what is put instead
+    runs: str  # names of runs.RUNS, one after the other until it is noticed
+    sign: str = RACE  # what the error says
+    equivalent: str = ""  # why nobody can notice it
+    arch: str = "sm_90a"
+
+
+def one(
+    file: str, old: str, new: str, runs: str = "few", sign: str = RACE, equivalent: str = ""
+) -> Mutant:
+    return Mutant(((file, old, new),), runs, sign, equivalent)
+
+
+def without(file: str, before: str, dropped: str, after: str, *rest: str, **more: str) -> Mutant:
+    """A text less, which is told by what stands around it."""
+    return one(file, before + dropped + after, before + " " + after, *rest, **more)

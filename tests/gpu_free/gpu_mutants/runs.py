@@ -1,0 +1,125 @@
+"""Runs of the kernels on simulated GPUs, small ones, each with what makes some mistakes show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import ptx
+from cases import Case
+from gpu_programs import Batch, free_running, hooks, plain
+from gpu_world import SEND, Layout, World
+from late_programs import (
+    BAD_CHOICE,
+    FAILED,
+    HAS_BAD_CHOICE,
+    late_combines,
+    one_slot_again,
+    watch,
+)
+from ptx import Program
+
+ONE_BLOCK, TWO_TEAMS, BLOCKS = (1, 4), (1, 8), (3, 4)
+
+
+@dataclass(frozen=True)
+class Run:
+    program: Callable[[World], None]
+    case: Case
+    layouts: tuple[tuple[int, int], ...]  # blocks, warps; one after the other
+    seeds: int = 3  # at least one for each layout
+
+    def worlds(self, program: Program) -> Iterable[World]:
+        for seed in range(self.seeds):
+            blocks, warps = self.layouts[seed % len(self.layouts)]
+            yield World(program, self.case, Layout(blocks, warps, seed))
+
+    def complaint(self, program: Program) -> str:
+        """What was wrong; nothing: nothing was."""
+        for world in self.worlds(program):
+            try:
+                self.program(world)
+            except (ptx.Race, ptx.Hang, ptx.Fault) as error:
+                return f"{type(error).__name__}: {error}"
+            except (AssertionError, IndexError, RuntimeError, ValueError) as error:
+                return "; ".join([*said(world), f"{type(error).__name__}: {error}"])
+            if found := said(world):
+                return "; ".join(found)
+        return ""
+
+
+def said(world: World) -> list[str]:
+    """What the kernels themselves have noticed."""
+    found = []
+    for rank, mine in enumerate(world.ranks):
+        if (other := mine.launches.disagreement()) is not None:
+            found.append(f"rank {rank} disagrees: {other}")
+        elif mine.launches.report()[0] != 0:
+            found.append(f"rank {rank} gave up: {mine.launches.report()}")
+    return found
+
+
+def across_the_wrap(world: World) -> None:
+    """Epochs go round while ranks run ahead."""
+    world.set_epochs(0xFFFFFFFD)
+    free_running(world)
+
+
+def bad_choice_is_told(world: World) -> None:
+    """The host hears of a bad choice only when it can read which one."""
+    batch = Batch(world, 0, 0)
+    batch.fill()
+    world.ranks[0].indices.put(batch.inputs[0].topk_idx.clone().fill_(world.case.experts))
+    watch(world, 0, HAS_BAD_CHOICE, BAD_CHOICE, HAS_BAD_CHOICE)
+    batch.dispatch(SEND)
+    world.machine.run()
+
+
+def failure_is_told(world: World) -> None:
+    """The host hears that a rank gave up only when it can read why."""
+    batch = Batch(world, 0, 0)
+    batch.fill()
+    watch(world, 0, FAILED, 4 * 80, HAS_BAD_CHOICE)
+    for rank in range(world.case.world):
+        slot = 1 if rank == 1 else 0
+        world.launch(rank, "dispatch", world.dispatch(rank, slot, SEND))
+    world.machine.run()
+    for rank in world.ranks:  # it was meant to be
+        rank.told.tensor.zero_()
+        rank.told.tensor.view(-1)
+
+
+FEW = {"world": 2, "tokens": 5, "max_tokens": 8}
+MANY = {"world": 2, "tokens": 24, "max_tokens": 24, "rounds": 1}
+THREE = {"world": 3, "experts": 6, "tokens": (4, 0, 7), "max_tokens": 8}
+ALL_LAYOUTS = (TWO_TEAMS, BLOCKS, ONE_BLOCK)
+RUNS = {
+    "few": Run(plain, Case(**FEW), ALL_LAYOUTS),
+    "rounded": Run(plain, Case(**FEW, cast="rounded", values="wild", rounds=1), ALL_LAYOUTS),
+    "tiny": Run(plain, Case(**FEW, values="tiny", rounds=1), ALL_LAYOUTS),
+    "pulled": Run(plain, Case(**FEW, zero_copy=True), ALL_LAYOUTS),
+    "four": Run(plain, Case(world=4, tokens=4, max_tokens=4, rounds=1), ALL_LAYOUTS),
+    # More tokens than teams: halves, slots and messages are used again.
+    "many": Run(plain, Case(**MANY), (ONE_BLOCK, TWO_TEAMS), 4),
+    "many_bf16": Run(plain, Case(**MANY, cast="bf16"), (ONE_BLOCK, TWO_TEAMS), 4),
+    "hot": Run(plain, Case(world=2, tokens=70, max_tokens=70, routing="hot", rounds=1), BLOCKS[:0] or (ONE_BLOCK,), 2),
+    # More than a half of the ring, and more slots than a warp has.
+    "wide": Run(
+        plain,
+        Case(world=2, tokens=4, max_tokens=4, hidden=16512, topk=2, cast="bf16", rounds=1),
+        (ONE_BLOCK,),
+        3,
+    ),
+    "hooks": Run(hooks, Case(**THREE), ((2, 4), ONE_BLOCK), 6),
+    "free": Run(free_running, Case(**THREE, rounds=4), ((2, 4), ONE_BLOCK), 6),
+    "late": Run(late_combines, Case(**THREE), (ONE_BLOCK, (2, 4)), 6),
+    "late_pulled": Run(lambda world: late_combines(world, "pull"), Case(**THREE), (ONE_BLOCK,), 6),
+    "late_mixed": Run(lambda world: late_combines(world, "mixed"), Case(**THREE), (ONE_BLOCK,), 6),
+    "again": Run(one_slot_again, Case(**THREE), (ONE_BLOCK,), 4),
+    "again_pulled": Run(
+        lambda world: one_slot_again(world, True), Case(**THREE), (ONE_BLOCK,), 4
+    ),
+    "wrap": Run(across_the_wrap, Case(**THREE, rounds=5), (ONE_BLOCK,), 3),
+    "bad_choice": Run(bad_choice_is_told, Case(**FEW), (ONE_BLOCK,), 3),
+    "failure": Run(failure_is_told, Case(**FEW), (ONE_BLOCK,), 3),
+}

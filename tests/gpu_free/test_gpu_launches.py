@@ -1,0 +1,50 @@
+"""What calls on a GPU launch: which kernel, how large, on which stream, with which bytes."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from cases import Case
+from fake_cuda.process import FakeProcess
+from twin import launch_work
+
+from deep_ll import kernels
+
+pytest.importorskip("cuda.bindings", reason="cuda-python is not installed")
+if not kernels.description():
+    pytest.skip("built without nvcc: there are no kernels to launch", allow_module_level=True)
+
+SMALL = Case(world=2, experts=4, topk=2, tokens=5, max_tokens=8)
+CHECKS = {
+    "slots_take_turns": SMALL,
+    "hook": Case(**{**SMALL.__dict__, "mode": "hook"}),
+    "event": Case(**{**SMALL.__dict__, "mode": "event"}),
+    "streams": Case(**{**SMALL.__dict__, "mode": "event"}),
+    "credit": Case(**{**SMALL.__dict__, "zero_copy": True}),
+    "other_current_device": Case(**{**SMALL.__dict__, "mode": "event"}),
+    "lifetimes": Case(**{**SMALL.__dict__, "mode": "hook"}),
+}
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[Callable[..., object]]:
+    process = FakeProcess()
+    yield process
+    process.close()
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_launches(process: Callable[..., object], check: str) -> None:
+    process(launch_work.run, check, CHECKS[check])
+
+
+@pytest.mark.parametrize("idx", ["int64", "int32"])
+@pytest.mark.parametrize(("hidden", "tier"), [(7168, "h7168"), (640, "any")])
+def test_bytes(process: Callable[..., object], hidden: int, tier: str, idx: str) -> None:
+    case = Case(**{**SMALL.__dict__, "hidden": hidden, "idx": idx})
+    process(launch_work.run, "plain", case, tier)
+
+
+@pytest.mark.parametrize("mode", ["plain", "hook", "event"])
+def test_calls_allocate_nothing(process: Callable[..., object], mode: str) -> None:
+    case = Case(**{**SMALL.__dict__, "mode": mode})
+    process(launch_work.run, "no_allocation", case)
