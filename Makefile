@@ -71,7 +71,7 @@ $(SETUP): pyproject.toml constraints.txt
 	@echo 'setting up $(VENV); the first time takes some minutes'
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) setuptools wheel pybind11
-	$(INSTALL) --no-build-isolation --editable '.[test,lint,bench]'
+	$(INSTALL) --no-build-isolation --editable '.[test,lint,bench,cuda13]'
 	@touch $@
 
 # MPI is only something to compare with: without it the benchmark leaves that column out.

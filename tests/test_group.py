@@ -4,9 +4,12 @@ from collections.abc import Callable
 
 import groups
 import pytest
+import torch
+import torch.distributed as dist
 from cases import CASTS, Case
 
 import deep_ll
+from deep_ll.runtime import group as groups_of_torch
 from deep_ll.testing import RankPool
 
 LEVELS = [level.removeprefix("x86-64-") for level in deep_ll.info()["cpu_levels"]]
@@ -46,3 +49,30 @@ def test_streaming_gives_the_same_bits(
     pools: Callable[[int], RankPool], streaming: str, case: Case
 ) -> None:
     pools(2).run(groups.with_streaming, streaming, case)
+
+
+class NcclGroup(dist.ProcessGroup):
+    """A group of one rank whose only backend is for GPUs."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1)
+
+    def _get_backend_name(self) -> str:
+        return "nccl"
+
+
+def test_nccl_is_enough_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("get_rank", 0), ("get_world_size", 1)):
+        monkeypatch.setattr(groups_of_torch.dist, name, lambda group, value=value: value)
+    monkeypatch.setattr(
+        groups_of_torch.dist,
+        "all_gather_object",
+        lambda values, value, group: values.__setitem__(0, value),
+    )
+    group = NcclGroup()
+    assert groups_of_torch.as_group(group).all_gather("a") == ["a"]
+    with pytest.raises(deep_ll.ArgumentError, match=r"dist.new_group\(backend='gloo'\)"):
+        deep_ll.Buffer(group, num_rdma_bytes=1 << 20, device="cpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(deep_ll.GpuUnavailable, match="GPUs cannot be used here"):
+            deep_ll.Buffer(group, num_rdma_bytes=1 << 20, device="cuda")

@@ -11,11 +11,10 @@ from fake_cuda import driver as fake_driver
 from fake_cuda.device import FakeDevice
 from fake_cuda.driver import Fake
 
-from deep_ll.errors import ArgumentError, DeepLLError
+from deep_ll.errors import ArgumentError, DeepLLError, DriverError
 from deep_ll.runtime.cuda import calls, nvlink
 from deep_ll.runtime.cuda import host_memory as pinned
 from deep_ll.runtime.cuda.driver import Kernel, LaunchConfig, Module
-from deep_ll.errors import DriverError
 from deep_ll.runtime.cuda.streams import is_capturing
 
 CONFIG = LaunchConfig((4, 2, 1), (128, 1, 1), stream=0x51)

@@ -1,11 +1,11 @@
 """Calls recorded into CUDA graphs: the same bytes, replayed, do the right thing every time."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from cases import Case
-from fake_cuda.process import FakeProcess
-from twin import graph_work
+from twin import graph_work, shared
 
 from deep_ll import kernels
 
@@ -36,26 +36,24 @@ REPLAYS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def process() -> Iterator[Callable[..., object]]:
-    process = FakeProcess()
-    yield process
-    process.close()
+@pytest.fixture
+def process() -> Callable[..., Any]:
+    return shared.process()
 
 
 @pytest.mark.parametrize(("case", "num_layers", "two_batches"), REPLAYS, ids=str)
 def test_replays(
-    process: Callable[..., object], case: Case, num_layers: int, two_batches: bool
+    process: Callable[..., Any], case: Case, num_layers: int, two_batches: bool
 ) -> None:
     process(graph_work.run, "replays", case, num_layers, two_batches)
 
 
 @pytest.mark.parametrize("case", [PLAIN, ZERO_COPY], ids=str)
-def test_two_graphs(process: Callable[..., object], case: Case) -> None:
+def test_two_graphs(process: Callable[..., Any], case: Case) -> None:
     process(graph_work.run, "two_graphs", case)
 
 
-def test_what_cannot_be_captured(process: Callable[..., object]) -> None:
+def test_what_cannot_be_captured(process: Callable[..., Any]) -> None:
     for buffer, call in process(graph_work.run, "refused", PLAIN):
         assert buffer.startswith("OrderError: a buffer cannot be made while")
         assert call.startswith("OrderError: the first call with Sizes(max_tokens=8, hidden=256")
@@ -64,7 +62,7 @@ def test_what_cannot_be_captured(process: Callable[..., object]) -> None:
 
 @pytest.mark.parametrize(("case", "what"), [(HOOK, "hook"), (EVENT, "event")], ids=str)
 def test_halves_must_be_captured_together(
-    process: Callable[..., object], case: Case, what: str
+    process: Callable[..., Any], case: Case, what: str
 ) -> None:
     for eager, captured in process(graph_work.run, "split", case):
         for text in (eager, captured):
@@ -72,6 +70,6 @@ def test_halves_must_be_captured_together(
             assert what in text
 
 
-def test_capture_after_work_on_the_default_stream(process: Callable[..., object]) -> None:
+def test_capture_after_work_on_the_default_stream(process: Callable[..., Any]) -> None:
     case = Case(world=1, experts=2, topk=2, tokens=4, max_tokens=4, mode="event")
     process(graph_work.run, "after_the_default_stream", case)

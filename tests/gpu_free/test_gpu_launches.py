@@ -1,11 +1,11 @@
 """What calls on a GPU launch: which kernel, how large, on which stream, with which bytes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from cases import Case
-from fake_cuda.process import FakeProcess
-from twin import launch_work
+from twin import launch_work, shared
 
 from deep_ll import kernels
 
@@ -25,26 +25,24 @@ CHECKS = {
 }
 
 
-@pytest.fixture(scope="module")
-def process() -> Iterator[Callable[..., object]]:
-    process = FakeProcess()
-    yield process
-    process.close()
+@pytest.fixture
+def process() -> Callable[..., Any]:
+    return shared.process()
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_launches(process: Callable[..., object], check: str) -> None:
+def test_launches(process: Callable[..., Any], check: str) -> None:
     process(launch_work.run, check, CHECKS[check])
 
 
 @pytest.mark.parametrize("idx", ["int64", "int32"])
 @pytest.mark.parametrize(("hidden", "tier"), [(7168, "h7168"), (640, "any")])
-def test_bytes(process: Callable[..., object], hidden: int, tier: str, idx: str) -> None:
+def test_bytes(process: Callable[..., Any], hidden: int, tier: str, idx: str) -> None:
     case = Case(**{**SMALL.__dict__, "hidden": hidden, "idx": idx})
     process(launch_work.run, "plain", case, tier)
 
 
 @pytest.mark.parametrize("mode", ["plain", "hook", "event"])
-def test_calls_allocate_nothing(process: Callable[..., object], mode: str) -> None:
+def test_calls_allocate_nothing(process: Callable[..., Any], mode: str) -> None:
     case = Case(**{**SMALL.__dict__, "mode": mode})
     process(launch_work.run, "no_allocation", case)

@@ -1,11 +1,11 @@
 """Buffers on a GPU, with the CPU's kernels behind a fake driver: every case against the oracle."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from cases import Case
-from fake_cuda.process import FakeProcess
-from twin import cases
+from twin import cases, shared
 
 from deep_ll import kernels
 
@@ -26,14 +26,12 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def process() -> Iterator[Callable[..., object]]:
-    process = FakeProcess()
-    yield process
-    process.close()
+@pytest.fixture
+def process() -> Callable[..., Any]:
+    return shared.process()
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_exchange(process: Callable[..., object], case: Case) -> None:
+def test_exchange(process: Callable[..., Any], case: Case) -> None:
     launches = process(cases.run_exchange, case)
     assert launches

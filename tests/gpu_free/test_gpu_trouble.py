@@ -1,12 +1,11 @@
 """Buffers on a GPU when something is wrong: who hears what, when, and what still works."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from cases import Case
-from fake_cuda.process import FakeProcess
-from twin import trouble_work
+from twin import shared, trouble_work
 
 from deep_ll import kernels
 
@@ -21,11 +20,9 @@ EVENT = Case(**PAIR, mode="event")
 MODES = pytest.mark.parametrize("case", [PLAIN, HOOK, EVENT], ids=str)
 
 
-@pytest.fixture(scope="module")
-def run() -> Iterator[Callable[..., Any]]:
-    process = FakeProcess()
-    yield lambda *args: process(trouble_work.run, *args)
-    process.close()
+@pytest.fixture
+def run() -> Callable[..., Any]:
+    return lambda *args: shared.process()(trouble_work.run, *args)
 
 
 @MODES
@@ -66,7 +63,7 @@ def test_a_rank_that_does_not_come(run: Callable[..., Any], case: Case, phase: s
         assert texts.pop(0) == "nothing raised"
     timeout, broken, clean, destroyed = texts
     assert timeout.startswith("PeerTimeout: rank 0")
-    for words in (f"phase {phase}", "nothing from ranks [1] after 0.3 s", "only be destroyed"):
+    for words in (f"phase {phase}", "nothing from ranks [1] after", "only be destroyed"):
         assert words in timeout
     for text in (broken, clean):
         assert text.startswith("OrderError: this buffer cannot be used any more, destroy it")
@@ -117,14 +114,7 @@ def test_plan(run: Callable[..., Any]) -> None:
     *_, occupies, head, transport, affinity = text.splitlines()
     assert "MiB of device memory a rank, 2 ranks on this host" in occupies
     assert head == "NVSHMEM was started with"
-    assert transport.split() == [
-        "NVSHMEM_REMOTE_TRANSPORT=none",
-        "by",
-        "deep_ll",
-        "needs",
-        "no",
-        "NIC",
-    ]
+    assert transport.split()[:3] == ["NVSHMEM_REMOTE_TRANSPORT=none", "by", "deep_ll"]
     assert affinity.split() == ["NVSHMEM_CPU_AFFINITY=AUTO", "by", "you", "threads", "stay"]
 
 

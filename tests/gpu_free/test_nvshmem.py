@@ -13,8 +13,8 @@ import pytest
 import torch
 from heaps import NUM_BYTES, error_of, on_ranks
 
-from deep_ll.runtime.cuda import loopback, nvlink, nvml, preflight
 from deep_ll.errors import GpuUnavailable
+from deep_ll.runtime.cuda import loopback, nvlink, nvml, preflight
 from deep_ll.runtime.cuda.nvlink import Place
 from deep_ll.testing import run_ranks
 

@@ -1,5 +1,6 @@
 """What is missing is known before anything starts, all of it at once, each with its cure."""
 
+import json
 import struct
 import subprocess
 import sys
@@ -8,8 +9,8 @@ import pytest
 import torch
 from fake_cuda.process import with_fake_driver
 
-from deep_ll.runtime.cuda import images, preflight, probe
 from deep_ll.errors import GpuUnavailable
+from deep_ll.runtime.cuda import images, preflight, probe
 from deep_ll.runtime.cuda.images import Image
 
 PACKAGES = {
@@ -35,7 +36,7 @@ ALL_GPUS = fatbin((2, 90, 0x100011), (2, 100, 0x1100011), (2, 80, 0x11), (1, 80,
 
 @pytest.fixture
 def complete(monkeypatch, tmp_path):
-    """A machine where nothing is missing, its driver a fake; gives the path of its kernels."""
+    """A machine where nothing is missing, its driver a fake; gives the path of a fatbin."""
     for name, value in with_fake_driver().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(preflight, "_version", lambda *names: PACKAGES[names[0]])
@@ -43,10 +44,12 @@ def complete(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     # `require` asks the driver in its own process, where the loader has read its paths already.
     monkeypatch.setattr(probe, "look", probe.look_elsewhere)
-    kernels = tmp_path / "ep.fatbin"
-    kernels.write_bytes(ALL_GPUS)
-    monkeypatch.setattr(images, "FATBIN", kernels)
-    return kernels
+    tiers = {name: {"file": f"ep_{name}.fatbin"} for name in ("any", "h7168")}
+    (tmp_path / "ep.json").write_text(json.dumps({"tiers": tiers, "nvcc": "13.0.88"}))
+    for tier in tiers.values():
+        (tmp_path / tier["file"]).write_bytes(ALL_GPUS)
+    monkeypatch.setattr(images, "FOLDER", tmp_path)
+    return tmp_path / "ep_any.fatbin"
 
 
 def missing() -> dict[str, tuple[str, str]]:
@@ -87,7 +90,8 @@ def test_kernels_that_are_not_built_or_for_other_gpus(complete):
     assert found == "Fake GPU 1 (9.0), code for sm_100a"
     complete.unlink()
     found, cure = missing()["kernels"]
-    assert "no " in found
+    assert found.startswith("none: no ")
+    assert found.endswith("ep_any.fatbin")
     assert "deep_ll[cuda13-build]" in cure
     assert "DEEP_LL_CUDA=require" in cure
 
@@ -120,7 +124,7 @@ def test_all_that_is_missing_is_said_at_once(monkeypatch, tmp_path):
     monkeypatch.setattr(preflight, "_version", lambda *names: None)
     monkeypatch.setattr(preflight.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(torch.version, "cuda", None)
-    monkeypatch.setattr(images, "FATBIN", tmp_path / "ep.fatbin")
+    monkeypatch.setattr(images, "FOLDER", tmp_path)
     with pytest.raises(GpuUnavailable) as caught:
         preflight.require(0)
     lines = str(caught.value).splitlines()[1:]

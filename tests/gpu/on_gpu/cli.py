@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.progress import Progress
 from on_gpu import report, runner
-from on_gpu.section import ABSENT, RIGHT, WRONG, Answer
+from on_gpu.section import RIGHT, WRONG, Answer
 
 DESCRIPTION = """Checks deep_ll on one GPU, which plays all ranks, in less than ten minutes: results
 against the oracle, many rounds, CUDA graphs, compute-sanitizer, kernel times, and processes with
@@ -39,7 +39,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    args = parser().parse_args()
+    arguments = parser()
+    args = arguments.parse_args()
+    if not args.json.absolute().parent.is_dir():
+        arguments.error(f"{args.json}: there is no folder {args.json.absolute().parent}")
     size = "dry" if args.dry_run else "small" if args.small else "full"
     progress, begin = Progress(), time.monotonic()
     answers: Answers = {}
@@ -77,8 +80,7 @@ def ask(
 
 
 def exit_code(answers: Answers) -> int:
-    facts = answers["facts"][0]
-    if facts.status == ABSENT:
+    if answers["facts"][0].status != RIGHT:
         return CANNOT_RUN
     wrong = any(answer.status == WRONG for answer, _ in answers.values())
     return SOMETHING_WRONG if wrong else ALL_RIGHT

@@ -70,8 +70,10 @@ def run(section: Section, options: Options, say: Callable[[str], None]) -> tuple
                 env=environment(options.size),
                 start_new_session=True,  # so that its own processes end with it
             )
-        last = _follow(process, begin + section.limit_s, say)
-        timed_out = _end(process)
+        try:
+            last = _follow(process, begin + section.limit_s, say)
+        finally:  # an interrupt must not leave it behind
+            timed_out = _end(process)
         answer = _read(result)
         if answer is None:
             answer = _lost(process.returncode, timed_out, section.limit_s, last, errors)

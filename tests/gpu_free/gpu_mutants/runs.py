@@ -75,6 +75,18 @@ def bad_choice_is_told(world: World) -> None:
     world.machine.run()
 
 
+def bad_choices(world: World) -> None:
+    """Of several bad choices the first is told."""
+    batch = Batch(world, 0, 0)
+    batch.fill()
+    bad = batch.inputs[0].topk_idx.clone()
+    bad[1:, 1:] = -7
+    world.ranks[0].indices.put(bad)
+    batch.dispatch(SEND)
+    world.machine.run()
+    assert world.ranks[0].launches.take_bad_choice()[1:3] == (1, 1)
+
+
 def failure_is_told(world: World) -> None:
     """The host hears that a rank gave up only when it can read why."""
     batch = Batch(world, 0, 0)
@@ -102,7 +114,7 @@ RUNS = {
     # More tokens than teams: halves, slots and messages are used again.
     "many": Run(plain, Case(**MANY), (ONE_BLOCK, TWO_TEAMS), 4),
     "many_bf16": Run(plain, Case(**MANY, cast="bf16"), (ONE_BLOCK, TWO_TEAMS), 4),
-    "hot": Run(plain, Case(world=2, tokens=70, max_tokens=70, routing="hot", rounds=1), BLOCKS[:0] or (ONE_BLOCK,), 2),
+    "hot": Run(plain, Case(world=2, tokens=70, max_tokens=70, routing="hot", rounds=1), (ONE_BLOCK,), 2),
     # More than a half of the ring, and more slots than a warp has.
     "wide": Run(
         plain,
@@ -120,6 +132,11 @@ RUNS = {
         lambda world: one_slot_again(world, True), Case(**THREE), (ONE_BLOCK,), 4
     ),
     "wrap": Run(across_the_wrap, Case(**THREE, rounds=5), (ONE_BLOCK,), 3),
+    "top_16": Run(
+        plain, Case(world=2, tokens=2, max_tokens=2, experts=32, topk=16, rounds=1), (ONE_BLOCK,), 2
+    ),
+    "padded": Run(plain, Case(**FEW, hidden=640, rounds=1), (ONE_BLOCK,), 2),
     "bad_choice": Run(bad_choice_is_told, Case(**FEW), (ONE_BLOCK,), 3),
+    "choices": Run(bad_choices, Case(**FEW), (ONE_BLOCK,), 3),
     "failure": Run(failure_is_told, Case(**FEW), (ONE_BLOCK,), 3),
 }

@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
+import bad_calls
 import exchange
 import orders
+import test_bad_input
 from cases import Case
 from fake_cuda.driver import Launch
 
@@ -28,7 +30,8 @@ def make_buffer(group: Any, case: Case, **options: Any) -> deep_ll.Buffer:
 def on_ranks(world_size: int, work: Callable[..., Any], *args: Any) -> list[Any]:
     """Runs `work(group, *args)` on so many ranks of the fake GPU."""
     world.enter().forget_launches()
-    exchange.make_buffer = orders.make_buffer = make_buffer
+    for module in (exchange, orders, bad_calls, test_bad_input):
+        module.make_buffer = make_buffer
     return run_ranks(world_size, work, *args, timeout_s=20)
 
 
@@ -57,3 +60,15 @@ def run_exchange(case: Case) -> int:
 def run_order(name: str, world_size: int, *args: Any) -> None:
     """A function of orders.py."""
     on_ranks(world_size, getattr(orders, name), *args)
+
+
+def run_rule(name: str) -> None:
+    """A function of test_bad_input.py."""
+    on_ranks(2, getattr(test_bad_input, name))
+
+
+def run_bad_calls(method: str, names: list[str]) -> None:
+    """Calls of bad_calls.py."""
+    for bad in {"dispatch": bad_calls.DISPATCH, "combine": bad_calls.COMBINE}[method]:
+        if bad.name in names:
+            on_ranks(2, test_bad_input.bad_call, method, bad)

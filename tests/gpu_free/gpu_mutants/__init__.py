@@ -1,0 +1,22 @@
+"""Faults put into copies of csrc/, each with the runs that must notice it on simulated GPUs."""
+
+from .copies import COPIES
+from .kinds import Mutant
+from .numbers import NUMBERS
+from .orders import ORDERS
+from .protocol import PROTOCOL
+from .runs import RUNS, Run
+from .syncs import SYNCS
+
+__all__ = ["MUTANTS", "RUNS", "Mutant", "Run"]
+
+_TABLES = {
+    "order": ORDERS,
+    "sync": SYNCS,
+    "copy": COPIES,
+    "protocol": PROTOCOL,
+    "number": NUMBERS,
+}
+MUTANTS = {
+    f"{kind}-{name}": mutant for kind, table in _TABLES.items() for name, mutant in table.items()
+}

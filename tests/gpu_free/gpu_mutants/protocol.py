@@ -1,0 +1,135 @@
+"""What ranks tell each other, and when they may write again."""
+
+from .kinds import (
+    ACCEPT, ARGS, COMBINE, DISPATCH, LEAGUE, PHASES, SIGNAL, WINDOW, WORDS, Mutant, one,
+)
+
+LATE_COUNTS = """
+    std::uint32_t late = 0;
+    for (int source = 0; source < args.shape.num_ranks; ++source)
+        late += args.peers.template mine<std::uint16_t>(
+            args.window.counts_of(args.progress->received[args.recv_slot], source))
+            [args.shape.first_local() + local];
+    if (row + count >= static_cast<int>(received[local])) count = static_cast<int>(late) - row;
+"""
+LAST_RECV = "args.window.recv.slot(args.progress->dispatched)"
+AWAIT_CREDIT = "return await_all(team, args.peers, to_be_consumed(args)"
+NO_CREDIT = f"if (args.shape.rank >= 0) return true; {AWAIT_CREDIT}"
+OF_READER = "args.window.desk(source) + offsetof(Desk, combined) + "
+OF_WRITER = "args.window.desk(args.shape.rank) + offsetof(Desk, combined) + "
+ANY = "Race|differ|disagrees|gave up"
+
+PROTOCOL = {
+    # Slots
+    "one_slot_of_counts": one(WINDOW, "counts.slot(epoch)", "counts.slot(0)", "hooks free"),
+    "one_slot_of_rows": one(ARGS, "window.recv.slot(recv_slot)", "window.recv.slot(0)", "hooks"),
+    "one_slot_to_combine": one(
+        WINDOW, "combine.slot(slot) + (row", "combine.slot(0) + (row", "late"
+    ),
+    "one_slot_to_combine_in_place": one(
+        WINDOW, "combine.slot(slot) + shape.row_index", "combine.slot(0) + shape.row_index", "late_pulled"
+    ),
+    "one_greeting": Mutant(
+        (
+            (DISPATCH, "greeting[epoch % 2] =", "greeting[0] ="),
+            (DISPATCH, "->greeting[epoch % 2]; }", "->greeting[0]; }"),
+        ),
+        "hooks free", ANY,
+    ),
+    "one_word_to_combine": Mutant(
+        (
+            (COMBINE, OF_WRITER + "epoch % 2 *", OF_WRITER + "0 *"),
+            (COMBINE, OF_READER + "epoch % 2 *", OF_READER + "0 *"),
+        ),
+        "late", ANY,
+    ),
+    "unpack_takes_the_last_slot": one(
+        DISPATCH, "mine<std::byte>(args.recv() +", f"mine<std::byte>({LAST_RECV} +", "hooks", ANY
+    ),
+    "push_takes_the_last_slot": one(
+        COMBINE, "labels = args.recv() +", f"labels = {LAST_RECV} +", "hooks", ANY + "|Fault"
+    ),
+    "gather_takes_the_last_slot": one(
+        COMBINE, "returned(shape, args.combine_slot, choice, token)",
+        "returned(shape, args.progress->combined % 2, choice, token)", "late", ANY,
+    ),
+    "gather_takes_the_last_slot_in_place": one(
+        COMBINE, "output(shape, args.combine_slot,",
+        "output(shape, args.progress->combined % 2,", "late_pulled", ANY,
+    ),
+    # Reuse
+    "counts_are_read_late": one(
+        DISPATCH,
+        "unpack_rows(team, args, layout, args.shape.row_index",
+        LATE_COUNTS + "unpack_rows(team, args, layout, args.shape.row_index",
+        "hooks", ANY,
+    ),
+    "no_credit": one(COMBINE, AWAIT_CREDIT, NO_CREDIT, "late"),
+    "no_credit_in_one_slot": one(COMBINE, AWAIT_CREDIT, NO_CREDIT, "again"),
+    "no_credit_when_read_in_place": one(COMBINE, AWAIT_CREDIT, NO_CREDIT, "late_pulled"),
+    "no_credit_when_ways_change": one(COMBINE, AWAIT_CREDIT, NO_CREDIT, "late_mixed"),
+    "credit_of_an_older_combine": one(
+        COMBINE, "to_be_consumed(args), signal", "to_be_consumed(args) - 1, signal", "late"
+    ),
+    "credit_of_an_older_combine_in_one_slot": one(
+        COMBINE, "== last ? last : last - 1", "== last ? last - 1 : last - 1", "again"
+    ),
+    "credit_of_an_older_combine_in_place": one(
+        COMBINE, "== last ? last : last - 1", "== last ? last - 1 : last - 1", "again_pulled"
+    ),
+    "consumed_is_told_before_reading": one(
+        COMBINE,
+        "args.progress->combined = epoch;",
+        "args.progress->combined = args.progress->consumed = epoch;",
+        "late",
+    ),
+    "consumed_is_never_told": one(
+        COMBINE, "== consumed) return;", "== consumed || consumed != 0) return;", "late", "Hang"
+    ),
+    "consumed_is_counted_before_reading": one(
+        PHASES,
+        "DEEP_LL_WIDE(gather), DEEP_LL_SOLO(count_consumed)",
+        "DEEP_LL_SOLO(count_consumed), DEEP_LL_WIDE(gather)",
+        "late again late_pulled late_mixed hooks free few",
+        equivalent="peers are told by a later call, after this one has read",
+    ),
+    # Epochs
+    "an_older_epoch_is_taken": one(
+        WORDS, "(epoch_of(word) - epoch) >= 0", "(epoch_of(word) - epoch) >= -1", "few", ANY
+    ),
+    "epochs_are_compared_as_numbers": one(
+        WORDS, "static_cast<std::int32_t>(epoch_of(word) - epoch) >= 0",
+        "epoch_of(word) >= epoch", "wrap", ANY + "|Hang",
+    ),
+    "await_the_last_dispatch": one(
+        DISPATCH, "args.progress->received[args.recv_slot], signal",
+        "args.progress->dispatched, signal", "hooks free late",
+        equivalent="it waits for more",
+    ),
+    # Phases
+    "rows_told_before_they_are_put": one(
+        PHASES,
+        "DEEP_LL_WIDE(send), DEEP_LL_SOLO(deliver)",
+        "DEEP_LL_SOLO(deliver), DEEP_LL_WIDE(send)",
+    ),
+    "outputs_told_before_they_are_put": one(
+        PHASES, "DEEP_LL_WIDE(push), DEEP_LL_SOLO(offer)",
+        "DEEP_LL_SOLO(offer), DEEP_LL_WIDE(push)",
+    ),
+    "placed_before_announced": one(
+        PHASES, "DEEP_LL_SOLO(announce), DEEP_LL_SOLO(place)",
+        "DEEP_LL_SOLO(place), DEEP_LL_SOLO(announce)", "few", "Hang",
+    ),
+    "counts_not_awaited": one(
+        DISPATCH, "const bool heard = hear(team, args, epoch);", "const bool heard = true;"
+    ),
+    "rows_not_awaited": one(
+        PHASES, "league.run(DEEP_LL_SOLO(await_rows),", "league.run("
+    ),
+    "outputs_not_awaited": one(
+        PHASES, "league.run(DEEP_LL_SOLO(await_outputs),", "league.run("
+    ),
+    "accepted_by_everyone": one(
+        ACCEPT, "solo([&]", "wide([&]", "few"
+    ),
+}
