@@ -70,6 +70,7 @@ def test_halves_must_be_captured_together(
             assert what in text
 
 
-def test_capture_after_work_on_the_default_stream(process: Callable[..., Any]) -> None:
-    case = Case(world=1, experts=2, topk=2, tokens=4, max_tokens=4, mode="event")
+@pytest.mark.parametrize("mode", ["plain", "hook", "event"])
+def test_capture_after_work_on_the_default_stream(process: Callable[..., Any], mode: str) -> None:
+    case = Case(world=1, experts=2, topk=2, tokens=4, max_tokens=4, mode=mode)
     process(graph_work.run, "after_the_default_stream", case)

@@ -128,6 +128,12 @@ def test_cuda_without_a_number_is_the_current_gpu(run: Callable[..., Any]) -> No
     assert run("current_gpu", Case(world=1, experts=2, topk=1, tokens=2)) == [(1, 1)]
 
 
+def test_a_heap_of_nvshmem(run: Callable[..., Any]) -> None:
+    ((setting, closed_again),) = run("by_nvshmem", Case(world=1, experts=2, topk=1, tokens=2))
+    assert setting == "NVSHMEM_DISABLE_NVLS=1  by deep_ll  not used"
+    assert closed_again == "nothing raised"
+
+
 def test_a_rank_that_cannot_open(run: Callable[..., Any]) -> None:
     other, own = run("one_cannot", PLAIN)
     assert own == "MemoryError: there is none"

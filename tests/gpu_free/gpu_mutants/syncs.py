@@ -5,20 +5,26 @@ from .kinds import (
 )
 
 SYNC, BLOCK, WARP = "team.sync();", "__syncthreads();", "__syncwarp();"
+WIDE_END = "a wide phase ends at a barrier of the block, or with the kernel"
+SOLO_END = "the end of a solo phase is a barrier of the team too"
+READ_BEFORE = "publish_all begins with a barrier, after which nobody reads what is written here"
 ENUMERATE = "few many hot four"
 
 SYNCS = {
     # Of a team
     "publish": without(SIGNAL, "", SYNC, "team.lanes(peers.size, [&](int peer) {"),
-    "first_before": without(TEAM, "*scratch_.found = n;", "sync();", "", "few"),
-    "first_after": without(TEAM, "", "sync();", "const int lowest", "few"),
+    "first_before": without(TEAM, "*scratch_.found = n;", "sync();", "", "choices failure"),
+    "first_after": without(TEAM, "", "sync();", "const int lowest", "choices failure"),
     "first_again": without(TEAM, "= *scratch_.found;", "sync();", "", "few four"),
     "first_lowest_not_atomic": one(
         TEAM, "if (f(i)) atomicMin(scratch_.found, i);", "if (f(i)) *scratch_.found = i;", "choices"
     ),
     "open_half": without(COPY, "", SYNC, "return team.half();", "many many_bf16"),
-    "put_half": without(COPY, "if constexpr (kHasBulk) seal_shared();", SYNC, ""),
-    "settle": without(COPY, "bulk_await_all(); }", SYNC, ""),
+    "put_half": without(COPY, "if constexpr (kHasBulk) seal_shared();", SYNC, "", "few", "Race|Fault"),
+    "settle": without(
+        COPY, "bulk_await_all(); }", SYNC, "", "few many wide hooks late late_pulled",
+        equivalent=WIDE_END,
+    ),
     "put_warp": without(
         COPY,
         "",
@@ -40,22 +46,29 @@ SYNCS = {
     "enumerate_summed": without(REARRANGE, "histogram[key] = sum; });", SYNC, "", ENUMERATE),
     "enumerate_done": without(
         REARRANGE, "ordinals[i] += run.seen[keys[i]];", SYNC, "", ENUMERATE,
-        equivalent="the end of a solo phase is a barrier of the team too",
+        equivalent=SOLO_END,
     ),
     "enumerate_run_read": without(REARRANGE, "", WARP, "if (key >= 0 && before == 0)", ENUMERATE),
     "enumerate_run_written": without(REARRANGE, "= seen + before;", WARP, "", ENUMERATE),
     "scan_rows": without(REARRANGE, "", SYNC, "team.lanes(num_columns, [&](int c) { std::uint32_t begin"),
     "place": without(
         DISPATCH, "place_rows(team, args, epoch);", SYNC, "", "few four hooks free",
-        equivalent="the end of a solo phase is a barrier of the team too",
+        equivalent=SOLO_END,
     ),
-    "offer": without(COMBINE, "combined_value(args)}});", SYNC, "", "few four late"),
-    "tell_consumed": without(COMBINE, "consumed, 0}});", SYNC, "", "late again late_pulled"),
+    "offer": without(
+        COMBINE, "combined_value(args)}});", SYNC, "", "few four late hooks",
+        equivalent=READ_BEFORE,
+    ),
+    "tell_consumed": without(
+        COMBINE, "consumed, 0}});", SYNC, "", "late again late_pulled", equivalent=READ_BEFORE
+    ),
     # Of a block, and between blocks
-    "league": without(LEAGUE, "", BLOCK, "failed_ = failed != 0; } template"),
+    "league": without(
+        LEAGUE, "", BLOCK, "failed_ = failed != 0; } template", "few", "Race|Fault"
+    ),
     "solo": without(LEAGUE, "phase.run(team);", SYNC, "", "few four"),
     "meet_before": without(LEAGUE, "= *args_.state;", BLOCK, ""),
-    "meet_after": without(LEAGUE, "failed = stop; }", BLOCK, ""),
+    "meet_after": without(LEAGUE, "failed = stop; }", BLOCK, "", "few", "Race|Fault"),
     "meet_before_solo": without(LEAGUE, "", "if (after_wide_) meet();", "after_wide_ = false;"),
     "meet_before_wide": without(LEAGUE, "", "if (!after_wide_) meet();", ""),
     # Others
@@ -78,11 +91,15 @@ SYNCS = {
 }
 
 
-def old(name: str, file: str, before: str, dropped: str, after: str, runs: str) -> dict:
-    edit = (file, before + dropped + after, before + " " + after)
-    return {f"{name}_sm_80": Mutant((edit,), runs, arch="sm_80")}
+def before_hopper(kind: str, runs: str, equivalent: str = "") -> Mutant:
+    """The same fault where all lanes copy."""
+    (edit,) = SYNCS[kind].edits
+    return Mutant((edit,), runs, "Race|Fault", equivalent, arch="sm_80")
 
 
-SYNCS |= old("open_half", COPY, "", SYNC, "return team.half();", "many many_bf16")
-SYNCS |= old("put_half", COPY, "if constexpr (kHasBulk) seal_shared();", SYNC, "", "few")
-SYNCS |= old("settle", COPY, "bulk_await_all(); }", SYNC, "", "few")
+SYNCS |= {
+    "open_half_sm_80": before_hopper("open_half", "many many_bf16"),
+    "put_half_sm_80": before_hopper("put_half", "few"),
+    "solo_sm_80": before_hopper("solo", "few"),
+    "settle_sm_80": before_hopper("settle", "few many hooks late", WIDE_END),
+}

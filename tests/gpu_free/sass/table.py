@@ -40,6 +40,8 @@ def figures(tier: str) -> dict[str, dict[str, dict[str, int]]]:
                 **built[name]["uses"][arch],
                 "instructions": len(kernel.code),
                 "fences": kernel.count(r"MEMBAR\.ALL\.(GPU|SYS)"),
+                # Of addresses whose kind the compiler does not know: each access asks the hardware.
+                "generic": kernel.count(r"(LD|ST)\.E.*"),
                 **{f"cycles of {loop}": n for loop, n in hot.cycles(kernel).items()},
             }
     return counted

@@ -245,6 +245,35 @@ def current_gpu(group: Any, case: Case) -> tuple[int, int]:
         gpu_open.preflight.require, cuda.is_available, cuda.current_device = kept
 
 
+class Alone:
+    """A group of one rank that looks like a process with NVSHMEM."""
+
+    rank, size, in_process = 0, 1, False
+
+    def all_gather(self, value: Any) -> list[Any]:
+        return [value]
+
+
+def by_nvshmem(group: Any, case: Case) -> tuple[str, str]:
+    """A heap of NVSHMEM: its settings are in the plan, the default stream is a process's own."""
+    kept = gpu_open.nvshmem.open_heap, gpu_open.nvshmem.settings
+    gpu_open.nvshmem.open_heap = lambda _group, num_bytes, device, _pcie: (
+        gpu_open.loopback.open_heap(group, num_bytes, device)
+    )
+    setting = Setting("NVSHMEM_DISABLE_NVLS", "1", "not used", by_user=False)
+    gpu_open.nvshmem.settings = lambda: [setting]
+    try:
+        buf = make_buffer(Alone(), case)
+    finally:
+        gpu_open.nvshmem.open_heap, gpu_open.nvshmem.settings = kept
+    with world.on_stream(0):
+        round_trip(buf, case, 0)
+    text, memory = str(buf.plan()), buf._session._memory
+    buf.destroy()
+    assert memory not in gpu_memory._open
+    return text.splitlines()[-1], error_of(memory.heap.close)
+
+
 def one_cannot(group: Any, case: Case) -> str:
     """A rank that cannot open its session tells the others, instead of leaving them waiting."""
     opened, kept = len(gpu_memory._open), gpu_memory.host_memory
