@@ -7,6 +7,7 @@ other settings: pyproject.toml.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import re
@@ -78,6 +79,21 @@ def find_compiler() -> list[str]:
     return command
 
 
+def ucx_headers() -> Path | None:
+    """Where UCX's headers are: in the package libucx-cu* of this Python, else the system's.
+
+    The library itself is found at run time. None: the link to other hosts is left out.
+    """
+    package = importlib.util.find_spec("libucx")
+    folders = (
+        [Path(place, "include") for place in (package.submodule_search_locations or ())]
+        if (package)
+        else []
+    )
+    folders += [Path("/usr/local/include"), Path("/usr/include")]
+    return next((place for place in folders if (place / "ucp/api/ucp.h").is_file()), None)
+
+
 def weak_symbols_outside(tier: str, object_file: Path) -> list[str]:
     """Weak symbols that the linker could take from this object for another tier."""
     listing = subprocess.check_output(["nm", "-C", "--defined-only", object_file], text=True)
@@ -110,7 +126,9 @@ class TieredBuild(build_ext):
             objects = list(workers.map(lambda job: self._compile(cxx, *job), jobs))
             kernels()
         extra = shlex.split(os.environ.get("LDFLAGS", ""))
-        self._run([*cxx, "-shared", "-pthread", *map(str, objects), *extra, "-o", str(target)])
+        self._run(
+            [*cxx, "-shared", "-pthread", *map(str, objects), "-ldl", *extra, "-o", str(target)]
+        )
 
     def copy_extensions_to_source(self) -> None:
         """After a build in place: brings the kernels there too."""
@@ -135,6 +153,9 @@ class TieredBuild(build_ext):
         flags = [*COMMON, f"-I{CSRC}", *shlex.split(os.environ.get("CXXFLAGS", ""))]
         if tier is not None:
             flags += [f"-DDEEP_LL_TIER={tier}", *tiers()[tier]]
+        ucx = ucx_headers()
+        if ucx is not None and (source.parent.name == "ucx" or source.stem == "link"):
+            flags += ["-DDEEP_LL_HAVE_UCX=1", "-isystem", str(ucx)]
         if source.parent.name == "bindings":
             flags += [f"-DDEEP_LL_HAVE_{name.upper()}=1" for name in tiers()]
             flags += ["-isystem", pybind11.get_include(), "-isystem", sysconfig.get_path("include")]
@@ -172,7 +193,8 @@ def _is_fresh(output: Path, source: Path) -> bool:
 
 
 if __name__ == "__main__":
-    sources = [str(path) for path in sorted(CSRC.rglob("*.cpp"))]
+    units = sorted(CSRC.rglob("*.cpp"))
+    sources = [str(path) for path in units if path.parent.name != "ucx" or ucx_headers()]
     headers = [str(path) for path in sorted(CSRC.rglob("*.hpp"))]
     native_module = Extension("deep_ll._native", sources, depends=[*headers, "setup.py"])
     setup(ext_modules=[native_module], cmdclass={"build_ext": TieredBuild})

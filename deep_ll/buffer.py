@@ -12,6 +12,7 @@ from deep_ll.errors import ArgumentError, OrderError
 from deep_ll.open import Options, open_session
 from deep_ll.order import ASYNC, HOOK, NOW
 from deep_ll.plan import Plan, plan_of
+from deep_ll.runtime.cuda.heap import GpuHeap
 from deep_ll.runtime.group import as_group
 
 if TYPE_CHECKING:
@@ -285,7 +286,8 @@ class Buffer:
         """Lets go of the memory; may be called again.
 
         On CPUs it is not collective, and tensors that look into the heap stay readable. On GPUs
-        all ranks must call it, and such tensors are invalid afterwards.
+        all ranks must call it, and such tensors are invalid afterwards; leaving a `with` by an
+        exception does not call it there.
         """
         session, self._session = self._session, None
         if session is not None:
@@ -300,7 +302,10 @@ class Buffer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.destroy()
+        # On GPUs destroy() is collective, and peers need not have failed: it would wait for them.
+        session = self._session
+        if error is None or session is None or not isinstance(session.heap, GpuHeap):
+            self.destroy()
 
     def __del__(self) -> None:
         if (

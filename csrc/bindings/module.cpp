@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "bindings/launches.hpp"
+#include "bindings/link.hpp"
 #include "bindings/tiers.hpp"
 
 namespace py = pybind11;
@@ -244,6 +245,7 @@ PYBIND11_MODULE(_native, m) {
     deep_ll::bind_window(m);
     deep_ll::bind_exchange(m);
     deep_ll::bind_launches(m);
+    deep_ll::bind_link(m);
     m.def("copy_choices", &deep_ll::copy_choices_of);
     m.def("levels", &deep_ll::level_names);
     m.attr("NONCE_BYTES") = deep_ll::kNonceBytes;

@@ -16,6 +16,19 @@
 #define TEAM_FN inline __attribute__((always_inline))
 #endif
 
+namespace deep_ll {
+
+// A pointer that is to memory of a GPU or of the host, never to a block's own: accesses need not find out.
+template <class T>
+WORD_FN T* global_memory(T* pointer) {
+#if defined(__CUDA_ARCH__)
+    __builtin_assume(__isGlobal(pointer));
+#endif
+    return pointer;
+}
+
+}  // namespace deep_ll
+
 #ifndef DEEP_LL_TIER
 #define DEEP_LL_TIER common
 #endif

@@ -9,17 +9,41 @@
 
 DEEP_LL_TIER_BEGIN
 
+// Of what a launch was given the compiler knows that it is global memory, of a copy it does not.
+template <class... Pointers>
+TEAM_FN void all_global(Pointers... pointers) {
+    (global_memory(pointers), ...);
+}
+TEAM_FN void all_global(const Common& args) {
+    const Ledger& own = args.ledger;
+    all_global(args.peers.bases, args.progress, args.verdict);
+    all_global(own.experts, own.ordinals, own.counts, own.base, own.received);
+}
+TEAM_FN void all_global(const DispatchArgs& args) {
+    all_global(static_cast<const Common&>(args));
+    all_global(args.x, args.recv_count, args.layout_range, args.stats);
+}
+TEAM_FN void all_global(const CombineArgs& args) {
+    all_global(static_cast<const Common&>(args));
+    all_global(args.x, args.choices, args.weights, args.out);
+}
+
 // What a launch was given, with the row size that this tier knows at compile time.
 template <class Args>
-TEAM_FN Args with_known_hidden(const Args& args) {
-    Args known = args;
-    if constexpr (DEEP_LL_HIDDEN != 0) known.shape.hidden = DEEP_LL_HIDDEN;
-    return known;
+TEAM_FN decltype(auto) with_known_hidden(const Args& args) {
+    if constexpr (DEEP_LL_HIDDEN == 0) {
+        return (args);
+    } else {
+        Args known = args;
+        known.shape.hidden = DEEP_LL_HIDDEN;
+        all_global(known);
+        return known;
+    }
 }
 
 __global__ void __launch_bounds__(kMaxWarps* kWarpLanes, 1)
     dispatch(const __grid_constant__ DispatchLaunch launch) {
-    const auto args = with_known_hidden(launch.args);
+    const auto& args = with_known_hidden(launch.args);
     League league(launch.league);
     if (launch.halves & kSend) {
         accept(league, args, launch.choices, args.num_tokens, args.ledger.experts);
@@ -30,7 +54,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpLanes, 1)
 
 __global__ void __launch_bounds__(kMaxWarps* kWarpLanes, 1)
     combine(const __grid_constant__ CombineLaunch launch) {
-    const auto args = with_known_hidden(launch.args);
+    const auto& args = with_known_hidden(launch.args);
     League league(launch.league);
     if (launch.halves & kSend) {
         accept(league, args, launch.choices, args.num_tokens, launch.kept);

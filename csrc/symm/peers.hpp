@@ -15,7 +15,7 @@ struct PeerMap {
 
     template <class T>
     WORD_FN T* at(int peer, std::uint64_t offset) const {
-        return reinterpret_cast<T*>(bases[peer] + offset);
+        return global_memory(reinterpret_cast<T*>(bases[peer] + offset));
     }
     template <class T>
     WORD_FN T* mine(std::uint64_t offset) const {

@@ -52,7 +52,8 @@ struct NumberTable {
     int num_rows;
 
     TEAM_FN const std::uint16_t* row(int index) const {
-        return reinterpret_cast<const std::uint16_t*>(first + static_cast<std::uint64_t>(index) * stride);
+        return global_memory(
+            reinterpret_cast<const std::uint16_t*>(first + static_cast<std::uint64_t>(index) * stride));
     }
 };
 

@@ -68,6 +68,58 @@ def watch(world: World, rank: int, word: int, begin: int, end: int) -> None:
     call(world, gpu, "watch", last - word, last - begin, (begin - end) // 4, stream=1)
 
 
+def rows_are_read(world: World) -> None:
+    """Dispatches one after the other, and a kernel behind each that reads what arrived, as experts
+    do: while peers send what is next."""
+    batches = [Batch(world, 0, slot) for slot in range(SLOTS)]
+    batches[0].fill()
+    for index in range(world.case.rounds):
+        batches[index % SLOTS].dispatch()
+        for rank, mine in enumerate(world.ranks):
+            shape, recv = world.shapes[rank], world.window.recv
+            rows = mine.heap.area.address + recv.offset + index % SLOTS * recv.slot_bytes
+            rows += shape.recv_offsets[0]
+            count = shape.num_local * shape.max_rows * shape.row_bytes // 16
+            call(world, rank, "copy_rows", mine.outputs.address, rows, count, stream=0)
+    world.machine.run()
+    for batch in batches:
+        batch.check_received()
+
+
+def far_hooks(world: World) -> None:
+    """Dispatches received after the next was sent, over and over: whoever has sent the one after
+    that may be two ahead of who receives."""
+    batches = [Batch(world, 0, slot) for slot in range(SLOTS)]
+    batches[0].fill()
+    for _ in range(world.case.rounds):
+        for halves in (SEND, RECEIVE):
+            for batch in batches:
+                batch.dispatch(halves)
+    world.machine.run()
+    for batch in batches:
+        batch.check_received()
+
+
+def deferred(world: World) -> None:
+    """Two dispatches of different tokens are under way, and are answered in turn."""
+    batches = [Batch(world, index, index % SLOTS) for index in range(2 * SLOTS)]
+    for pair in (batches[:SLOTS], batches[SLOTS:]):
+        for batch in pair:
+            batch.fill()
+            batch.dispatch(SEND)
+            world.machine.run()
+        for batch in pair:
+            batch.dispatch(RECEIVE)
+        world.machine.run()
+        for batch in pair:
+            batch.check_received()
+            batch.fill()
+            batch.write_outputs(batch.slot)
+            batch.combine(batch.slot)
+            world.machine.run()
+            batch.check_combined()
+
+
 class Late:
     """Combines of one dispatch, all on the streams at once."""
 

@@ -128,10 +128,13 @@ def test_cuda_without_a_number_is_the_current_gpu(run: Callable[..., Any]) -> No
     assert run("current_gpu", Case(world=1, experts=2, topk=1, tokens=2)) == [(1, 1)]
 
 
+def test_an_error_inside_with(run: Callable[..., Any]) -> None:
+    assert run("raises_inside", PLAIN) == ["KeyError: 'the reason'"] * 2
+
+
 def test_a_heap_of_nvshmem(run: Callable[..., Any]) -> None:
-    ((setting, closed_again),) = run("by_nvshmem", Case(world=1, experts=2, topk=1, tokens=2))
+    (setting,) = run("by_nvshmem", Case(world=1, experts=2, topk=1, tokens=2))
     assert setting == "NVSHMEM_DISABLE_NVLS=1  by deep_ll  not used"
-    assert closed_again == "nothing raised"
 
 
 def test_a_rank_that_cannot_open(run: Callable[..., Any]) -> None:

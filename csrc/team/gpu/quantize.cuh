@@ -49,30 +49,28 @@ TEAM_FN float group_amax(const Vec16& x) {
 struct GroupScale {
     float forward;
     float inverse;
-    bool finite;
 };
 
 // A NaN or an infinity makes its whole group NaN: no finite scale could say more.
 TEAM_FN GroupScale scale_of(float amax, bool rounded) {
     const float most = amax < kSmallestAmax ? kSmallestAmax : amax;
-    const bool finite = is_finite(amax);
+    const float quotient = __fdiv_rn(most, kE4m3Max);
+    const float nan = bits_float(kFloatNan);
     if (rounded) {
         // Up to the next power of two: the exponent, one more if any mantissa bit is set.
-        const std::uint32_t exponent = (float_bits(__fdiv_rn(most, kE4m3Max)) + 0x7fffffu) >> 23;
-        return {bits_float((254u - exponent) << 23), bits_float(finite ? exponent << 23 : kFloatNan), finite};
+        const std::uint32_t exponent = (float_bits(quotient) + 0x7fffffu) >> 23;
+        return {bits_float((254u - exponent) << 23), is_finite(amax) ? bits_float(exponent << 23) : nan};
     }
-    const float inverse = finite ? __fdiv_rn(most, kE4m3Max) : bits_float(kFloatNan);
-    return {__fdiv_rn(kE4m3Max, most), inverse, finite};
+    return {__fdiv_rn(kE4m3Max, most), is_finite(amax) ? quotient : nan};
 }
 
-TEAM_FN uint2 cast_eight(const Vec16& x, const GroupScale& scale) {
+TEAM_FN uint2 cast_eight(const Vec16& x, float forward, bool finite) {
     std::uint32_t pairs[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-        pairs[i] = e4m3_pair(__fmul_rn(low_bf16(x.w[i]), scale.forward),
-                             __fmul_rn(high_bf16(x.w[i]), scale.forward));
+        pairs[i] = e4m3_pair(__fmul_rn(low_bf16(x.w[i]), forward), __fmul_rn(high_bf16(x.w[i]), forward));
     constexpr std::uint32_t kNans = 0x01010101u * kE4m3Nan;
-    return scale.finite ? uint2{pairs[0] | pairs[1] << 16, pairs[2] | pairs[3] << 16} : uint2{kNans, kNans};
+    return finite ? uint2{pairs[0] | pairs[1] << 16, pairs[2] | pairs[3] << 16} : uint2{kNans, kNans};
 }
 
 // A float for each group, or its exponent byte.
@@ -83,32 +81,53 @@ TEAM_FN void write_scale(std::byte* scales, int group, float inverse, Format for
         reinterpret_cast<float*>(scales)[group] = inverse;
 }
 
-// `groups` of a row from `first` on, to the team's half of its ring.
+// What a warp casts at a time: kCastBatch vectors a lane, so two groups for each. Divisions are long: lane l
+// does those of the l-th group and hands the factor on.
+constexpr int kWarpGroups = 2 * kCastBatch;
+static_assert(kWarpGroups <= kWarpLanes);
+
+TEAM_FN float amax_of_own_group(const float (&amax)[kCastBatch]) {
+    float own = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kCastBatch; ++i) {
+        const float of_group = __shfl_sync(kAllLanes, amax[i], lane_of_warp() % 2 * kGroupLanes);
+        if (lane_of_warp() / 2 == i) own = of_group;
+    }
+    return own;
+}
+
+// Where in a row: `groups` of it, from `first` on.
+struct GroupRange {
+    const bf16* row;
+    int first;
+    int groups;
+};
+
+// To `out`, which is shared memory like `scales`.
 template <class Team>
-TEAM_FN void quantize_groups(const Team& team,
-                             std::byte* out,
-                             std::byte* scales,
-                             const bf16* row,
-                             int first,
-                             int groups,
-                             Format format) {
-    const int total = groups * kGroupLanes;
-    const auto* from = reinterpret_cast<const std::byte*>(row + first * kGroup);
+TEAM_FN void quantize_groups(
+    const Team& team, std::byte* out, std::byte* scales, const GroupRange& range, Format format) {
+    const int total = range.groups * kGroupLanes;
+    const auto* from = reinterpret_cast<const std::byte*>(range.row + range.first * kGroup);
     for (int start = 0; start < total; start += kCastBatch * team.num_lanes()) {
         Vec16 x[kCastBatch];
+        float amax[kCastBatch];
+        const auto place = [&](int i) { return start + i * team.num_lanes() + team.lane(); };
+#pragma unroll
+        for (int i = 0; i < kCastBatch; ++i)
+            x[i] = place(i) < total ? load_constant16(from + 16 * place(i)) : Vec16{};
+#pragma unroll
+        for (int i = 0; i < kCastBatch; ++i) amax[i] = group_amax(x[i]);
+        const GroupScale own = scale_of(amax_of_own_group(amax), format != Format::fp8);
+        const int own_place = start + lane_of_warp() / 2 * team.num_lanes() + team.warp() * kWarpLanes +
+                              lane_of_warp() % 2 * kGroupLanes;
+        if (lane_of_warp() < kWarpGroups && own_place < total)
+            write_scale(scales, range.first + own_place / kGroupLanes, own.inverse, format);
 #pragma unroll
         for (int i = 0; i < kCastBatch; ++i) {
-            const int at = start + i * team.num_lanes() + team.lane();
-            x[i] = at < total ? load_constant16(from + 16 * at) : Vec16{};
-        }
-#pragma unroll
-        for (int i = 0; i < kCastBatch; ++i) {
-            const int at = start + i * team.num_lanes() + team.lane();
-            if (start + i * team.num_lanes() >= total) break;
-            const GroupScale scale = scale_of(group_amax(x[i]), format != Format::fp8);
-            if (at >= total) continue;
-            *reinterpret_cast<uint2*>(out + 8 * at) = cast_eight(x[i], scale);
-            if (at % kGroupLanes == 0) write_scale(scales, first + at / kGroupLanes, scale.inverse, format);
+            const float forward = __shfl_sync(kAllLanes, own.forward, 2 * i + lane_of_warp() / kGroupLanes);
+            if (place(i) >= total) continue;
+            *reinterpret_cast<uint2*>(out + 8 * place(i)) = cast_eight(x[i], forward, is_finite(amax[i]));
         }
     }
 }
@@ -129,7 +148,7 @@ TEAM_FN void quantize_to(const Team& team,
     for (int first = 0; first < num_groups; first += chunk) {
         const int groups = min(chunk, num_groups - first);
         std::byte* half = open_half(team);
-        quantize_groups(team, half, scales, row, first, groups, format);
+        quantize_groups(team, half, scales, GroupRange{row, first, groups}, format);
         if (first == 0) team.lanes(-used & 15, [&](int i) { scales[used + i] = std::byte{0}; });
         put_half(team, targets, num_targets, static_cast<std::uint64_t>(first * kGroup),
                  static_cast<std::uint32_t>(groups * kGroup));

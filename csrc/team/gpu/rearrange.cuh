@@ -96,15 +96,19 @@ TEAM_FN void scan_rows(
     });
 }
 
-// Neighbouring lanes write neighbouring words of a column.
+// Lanes of a warp are rows, so that they write neighbouring words; warps share the columns.
 template <class Team>
 TEAM_FN void transpose(const Team& team, const WordMatrix& m) {
-    team.lanes(m.num_rows * m.num_columns, [&](int i) {
-        const int column = i / m.num_rows, row = i % m.num_rows;
-        const std::byte* from = m.rows + static_cast<std::uint64_t>(row) * m.row_stride;
-        m.columns[static_cast<std::uint64_t>(column) * m.column_stride + row] =
-            reinterpret_cast<const std::uint32_t*>(from)[column];
-    });
+    for (int start = 0; start < m.num_rows; start += kWarpLanes) {
+        const int row = start + lane_of_warp();
+        if (row >= m.num_rows) break;
+        const auto* from = reinterpret_cast<const std::uint32_t*>(
+            global_memory(m.rows + static_cast<std::uint64_t>(row) * m.row_stride));
+        std::uint32_t* to = global_memory(m.columns + row);
+#pragma unroll 4
+        for (int c = team.warp(); c < m.num_columns; c += team.num_warps())
+            to[static_cast<std::uint64_t>(c) * m.column_stride] = from[c];
+    }
 }
 
 DEEP_LL_TIER_END

@@ -14,23 +14,34 @@ TEAM_FN std::uint32_t narrow_pair(float low, float high) {
     return pair;
 }
 
-// Up to kSumBatch rows from `first` on are added to eight channels.
+// Up to kSumBatch rows; null where there is none. Only constants index it, so it stays in registers.
+struct RowBatch {
+    const bf16* rows[kSumBatch];
+    float weights[kSumBatch];
+};
+
 template <class Rows, class Weights>
-TEAM_FN void add_rows(
-    float (&sum)[8], const Rows& rows, const Weights& weights, int first, int n, int vector, bool valid) {
-    Vec16 x[kSumBatch];
-    bool there[kSumBatch];
+TEAM_FN RowBatch batch_of(const Rows& rows, const Weights& weights, int first, int n) {
+    RowBatch batch;
 #pragma unroll
     for (int i = 0; i < kSumBatch; ++i) {
-        const bf16* row = first + i < n ? rows.at(first + i) : nullptr;
-        there[i] = row != nullptr;
-        x[i] = there[i] && valid ? load16(reinterpret_cast<const std::byte*>(row) + 16 * vector) : Vec16{};
+        batch.rows[i] = first + i < n ? rows.at(first + i) : nullptr;
+        batch.weights[i] = weights.at(first + i < n ? first + i : 0);
     }
+    return batch;
+}
+
+// All loads first, then the sum in order.
+TEAM_FN void add_rows(float (&sum)[8], const RowBatch& batch, int vector) {
+    Vec16 x[kSumBatch];
+#pragma unroll
+    for (int i = 0; i < kSumBatch; ++i)
+        if (batch.rows[i] != nullptr)
+            x[i] = load16(reinterpret_cast<const std::byte*>(batch.rows[i]) + 16 * vector);
 #pragma unroll
     for (int i = 0; i < kSumBatch; ++i) {
-        if (first + i >= n) break;
-        const float weight = weights.at(first + i);
-        if (!there[i]) continue;
+        if (batch.rows[i] == nullptr) continue;
+        const float weight = batch.weights[i];
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
             sum[2 * c] = __fmaf_rn(weight, low_bf16(x[i].w[c]), sum[2 * c]);
@@ -39,20 +50,33 @@ TEAM_FN void add_rows(
     }
 }
 
+TEAM_FN void store_sum(bf16* out, int vector, const float (&sum)[8]) {
+    store16(out + 8 * vector, Vec16{narrow_pair(sum[0], sum[1]), narrow_pair(sum[2], sum[3]),
+                                    narrow_pair(sum[4], sum[5]), narrow_pair(sum[6], sum[7])});
+}
+
 // Rows that are null are left out. Eight channels a lane.
 template <class Team, class Rows, class Weights>
 TEAM_FN void weighted_sum(
     const Team& team, bf16* out, const Rows& rows, const Weights& weights, int n, int hidden, Store) {
     const int total = hidden / 8;
+    if (n <= kSumBatch) {
+        const RowBatch batch = batch_of(rows, weights, 0, n);
+        for (int vector = team.lane(); vector < total; vector += team.num_lanes()) {
+            float sum[8] = {};
+            add_rows(sum, batch, vector);
+            store_sum(out, vector, sum);
+        }
+        return;
+    }
     for (int start = 0; start < total; start += team.num_lanes()) {
         const int vector = start + team.lane();
-        const bool valid = vector < total;
         float sum[8] = {};
-        for (int first = 0; first < n; first += kSumBatch)
-            add_rows(sum, rows, weights, first, n, vector, valid);
-        if (!valid) continue;
-        store16(out + 8 * vector, Vec16{narrow_pair(sum[0], sum[1]), narrow_pair(sum[2], sum[3]),
-                                        narrow_pair(sum[4], sum[5]), narrow_pair(sum[6], sum[7])});
+        for (int first = 0; first < n; first += kSumBatch) {
+            const RowBatch batch = batch_of(rows, weights, first, n);  // all lanes
+            if (vector < total) add_rows(sum, batch, vector);
+        }
+        if (vector < total) store_sum(out, vector, sum);
     }
 }
 

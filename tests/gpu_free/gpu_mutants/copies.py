@@ -29,9 +29,6 @@ COPIES = {
     "slot_awaited_one_late": one(COPY, "bulk_await_read<2>()", "bulk_await_read<3>()", PUT),
     "slot_awaited_two_late": one(COPY, "bulk_await_read<2>()", "bulk_await_read<4>()", PUT),
     "slot_not_awaited": without(COPY, "", "bulk_await_read<2>();", "", PUT),
-    "slot_awaited_one_early": one(
-        COPY, "bulk_await_read<2>()", "bulk_await_read<1>()", PUT, equivalent="it waits for more"
-    ),
     "slot_not_committed": without(COPY, "team.slot(load), bytes); }", "bulk_commit();", "", PUT),
     "load_not_awaited": without(
         COPY, "", "mbarrier_await(team.landed(load), load / kRingSlots % 2);", ""
@@ -51,7 +48,11 @@ COPIES = {
     "rows_not_awaited": one(COPY, "bulk_await_all();", "", "few"),
     "rows_awaited_as_read": one(COPY, "bulk_await_all();", "bulk_await_read<0>();"),
     "rows_awaited_by_one_lane": one(
-        COPY, "bulk_await_all();", "if (lane_of_warp() == 0) bulk_await_all();"
+        COPY, "bulk_await_all();", "if (lane_of_warp() == 0) bulk_await_all();", "read"
+    ),
+    "rows_of_experts_not_awaited": one(COPY, "bulk_await_all();", "", "read"),
+    "rows_of_experts_awaited_as_read": one(
+        COPY, "bulk_await_all();", "bulk_await_read<0>();", "read_bf16"
     ),
     "last_row_not_passed_on": without(
         COPY, "", "pass_on(team, bulk.loads - 1, bulk.newer_to, bulk.newer_bytes);", "", "few", "Race|differ"

@@ -12,7 +12,7 @@ LATE_COUNTS = """
             [args.shape.first_local() + local];
     if (row + count >= static_cast<int>(received[local])) count = static_cast<int>(late) - row;
 """
-LAST_RECV = "args.window.recv.slot(args.progress->dispatched)"
+LAST_RECV = "args.window.recv.slot(args.progress->dispatched - 1)"  # programs begin with slot 0
 AWAIT_CREDIT = "return await_all(team, args.peers, to_be_consumed(args)"
 NO_CREDIT = f"if (args.shape.rank >= 0) return true; {AWAIT_CREDIT}"
 OF_READER = "args.window.desk(source) + offsetof(Desk, combined) + "
@@ -44,25 +44,25 @@ PROTOCOL = {
         "late", ANY,
     ),
     "unpack_takes_the_last_slot": one(
-        DISPATCH, "mine<std::byte>(args.recv() +", f"mine<std::byte>({LAST_RECV} +", "hooks", ANY
+        DISPATCH, "mine<std::byte>(args.recv() +", f"mine<std::byte>({LAST_RECV} +", "deferred", ANY
     ),
     "push_takes_the_last_slot": one(
-        COMBINE, "labels = args.recv() +", f"labels = {LAST_RECV} +", "hooks", ANY + "|Fault"
+        COMBINE, "labels = args.recv() +", f"labels = {LAST_RECV} +", "deferred", ANY + "|Fault"
     ),
     "gather_takes_the_last_slot": one(
         COMBINE, "returned(shape, args.combine_slot, choice, token)",
-        "returned(shape, args.progress->combined % 2, choice, token)", "late", ANY,
+        "returned(shape, (args.progress->combined - 1) % 2, choice, token)", "late", ANY,
     ),
     "gather_takes_the_last_slot_in_place": one(
         COMBINE, "output(shape, args.combine_slot,",
-        "output(shape, args.progress->combined % 2,", "late_pulled", ANY,
+        "output(shape, (args.progress->combined - 1) % 2,", "late_pulled", ANY,
     ),
     # Reuse
     "counts_are_read_late": one(
         DISPATCH,
         "unpack_rows(team, args, layout, args.shape.row_index",
         LATE_COUNTS + "unpack_rows(team, args, layout, args.shape.row_index",
-        "hooks", ANY,
+        "far_hooks",
     ),
     "no_credit": one(COMBINE, AWAIT_CREDIT, NO_CREDIT, "late"),
     "no_credit_in_one_slot": one(COMBINE, AWAIT_CREDIT, NO_CREDIT, "again"),
@@ -100,11 +100,6 @@ PROTOCOL = {
     "epochs_are_compared_as_numbers": one(
         WORDS, "static_cast<std::int32_t>(epoch_of(word) - epoch) >= 0",
         "epoch_of(word) >= epoch", "wrap", ANY + "|Hang",
-    ),
-    "await_the_last_dispatch": one(
-        DISPATCH, "args.progress->received[args.recv_slot], signal",
-        "args.progress->dispatched, signal", "hooks free late",
-        equivalent="it waits for more",
     ),
     # Phases
     "rows_told_before_they_are_put": one(

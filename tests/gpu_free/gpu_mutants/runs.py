@@ -13,8 +13,11 @@ from late_programs import (
     BAD_CHOICE,
     FAILED,
     HAS_BAD_CHOICE,
+    deferred,
+    far_hooks,
     late_combines,
     one_slot_again,
+    rows_are_read,
     watch,
 )
 from ptx import Program
@@ -100,6 +103,23 @@ def failure_is_told(world: World) -> None:
     assert all(mine.launches.failed() for mine in world.ranks)
 
 
+def cancelling(world: World) -> None:
+    """Two answers of the same, with opposite weights: what one rounding leaves of them."""
+    batch = Batch(world, 0, 0)
+    for inputs in batch.inputs:
+        inputs.topk_weights[:, 1] = -inputs.topk_weights[:, 0]
+    for outputs in batch.outputs:
+        for rows in outputs:
+            rows[:] = 1.2578125
+    batch.fill()
+    batch.dispatch()
+    world.machine.run()
+    batch.write_outputs(0)
+    batch.combine(0)
+    world.machine.run()
+    batch.check_combined()
+
+
 FEW = {"world": 2, "tokens": 5, "max_tokens": 8}
 MANY = {"world": 2, "tokens": 24, "max_tokens": 24, "rounds": 1}
 THREE = {"world": 3, "experts": 6, "tokens": (4, 0, 7), "max_tokens": 8}
@@ -123,6 +143,10 @@ RUNS = {
     ),
     "hooks": Run(hooks, Case(**THREE), ((2, 4), ONE_BLOCK), 6),
     "free": Run(free_running, Case(**THREE, rounds=4), ((2, 4), ONE_BLOCK), 6),
+    "far_hooks": Run(far_hooks, Case(**THREE), (ONE_BLOCK, (2, 4)), 8),
+    "deferred": Run(deferred, Case(**THREE), (ONE_BLOCK,), 2),
+    "read": Run(rows_are_read, Case(**THREE, rounds=4), ((2, 4), ONE_BLOCK), 4),
+    "read_bf16": Run(rows_are_read, Case(**THREE, rounds=4, cast="bf16"), (ONE_BLOCK,), 4),
     "late": Run(late_combines, Case(**THREE), (ONE_BLOCK, (2, 4)), 6),
     "late_pulled": Run(lambda world: late_combines(world, "pull"), Case(**THREE), (ONE_BLOCK,), 6),
     "late_mixed": Run(lambda world: late_combines(world, "mixed"), Case(**THREE), (ONE_BLOCK,), 6),
@@ -134,6 +158,8 @@ RUNS = {
     "top_16": Run(
         plain, Case(world=2, tokens=2, max_tokens=2, experts=32, topk=16, rounds=1), (ONE_BLOCK,), 2
     ),
+    "even": Run(plain, Case(world=2, tokens=32, max_tokens=32, rounds=1), (ONE_BLOCK,), 1),
+    "cancelling": Run(cancelling, Case(**FEW, topk=2), (ONE_BLOCK,), 1),
     "padded": Run(plain, Case(**FEW, hidden=640, rounds=1), (ONE_BLOCK,), 2),
     "bad_choice": Run(bad_choice_is_told, Case(**FEW), (ONE_BLOCK,), 3),
     "choices": Run(bad_choices, Case(**FEW), (ONE_BLOCK,), 3),

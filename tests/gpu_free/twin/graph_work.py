@@ -130,6 +130,7 @@ def refused(group: Any, case: Case) -> list[str]:
         group.barrier()
         assert world.TwinDevice.num_allocations == before
         assert not buf._session.kinds._known
+        group.barrier()
         round_trip(buf, case, 0)
     return texts
 

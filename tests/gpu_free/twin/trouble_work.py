@@ -245,6 +245,21 @@ def current_gpu(group: Any, case: Case) -> tuple[int, int]:
         gpu_open.preflight.require, cuda.is_available, cuda.current_device = kept
 
 
+def raises_inside(group: Any, case: Case) -> str:
+    """What a rank raises inside `with` comes out, instead of a wait for peers that do not end."""
+    buf = make_buffer(group, case)
+
+    def use() -> None:
+        with buf:
+            round_trip(buf, case, 0)
+            raise KeyError("the reason")
+
+    text = error_of(use)
+    assert buf._session is not None
+    buf.destroy()
+    return text
+
+
 class Alone:
     """A group of one rank that looks like a process with NVSHMEM."""
 
@@ -254,12 +269,16 @@ class Alone:
         return [value]
 
 
-def by_nvshmem(group: Any, case: Case) -> tuple[str, str]:
+def by_nvshmem(group: Any, case: Case) -> str:
     """A heap of NVSHMEM: its settings are in the plan, the default stream is a process's own."""
     kept = gpu_open.nvshmem.open_heap, gpu_open.nvshmem.settings
-    gpu_open.nvshmem.open_heap = lambda _group, num_bytes, device, _pcie: (
-        gpu_open.loopback.open_heap(group, num_bytes, device)
-    )
+    heaps = []
+
+    def open_heap(_group: Any, num_bytes: int, device: Any, _pcie: bool) -> Any:
+        heaps.append(gpu_open.loopback.open_heap(group, num_bytes, device))
+        return heaps[0]
+
+    gpu_open.nvshmem.open_heap = open_heap
     setting = Setting("NVSHMEM_DISABLE_NVLS", "1", "not used", by_user=False)
     gpu_open.nvshmem.settings = lambda: [setting]
     try:
@@ -271,7 +290,8 @@ def by_nvshmem(group: Any, case: Case) -> tuple[str, str]:
     text, memory = str(buf.plan()), buf._session._memory
     buf.destroy()
     assert memory not in gpu_memory._open
-    return text.splitlines()[-1], error_of(memory.heap.close)
+    assert heaps[0]._release is None
+    return text.splitlines()[-1]
 
 
 def one_cannot(group: Any, case: Case) -> str:

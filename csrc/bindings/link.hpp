@@ -1,0 +1,11 @@
+// link.hpp: the link to peers whose memory cannot be mapped, for Python.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace deep_ll {
+
+// LinkLanding, and UcxLink where UCX's headers were found at build time.
+void bind_link(pybind11::module_& m);
+
+}  // namespace deep_ll

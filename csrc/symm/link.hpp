@@ -1,0 +1,56 @@
+// link.hpp: how a rank reaches peers whose memory it cannot map. No transport is named here. Host only.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace deep_ll {
+
+// A word for a peer, and where in its heap it goes: a multiple of 8.
+struct LinkWord {
+    std::uint64_t offset;
+    std::uint64_t word;
+};
+
+// What went to one peer, and what came from it.
+struct LinkStats {
+    std::uint64_t puts;
+    std::uint64_t signals;
+    std::uint64_t bytes_sent;  // put by the caller
+    std::uint64_t messages_sent;
+    std::uint64_t bytes_landed;
+    std::uint64_t messages_landed;
+    std::uint64_t held_back;  // messages whose words wait, right now, for messages before them
+    std::uint64_t dropped;    // bad messages, from it or to it
+};
+
+// Any thread may call any of these. Nothing is put below the heap's header, or past its end.
+class Link {
+   public:
+    virtual ~Link() = default;
+
+    // `bytes` to `offset` of the peer's heap. `from` may be changed when this returns. Puts are in no order
+    // among each other; they have landed when a later signal is seen. To a dead peer: nothing.
+    virtual void put(int peer, std::uint64_t offset, const void* from, std::uint64_t bytes) = 0;
+
+    // The words are stored there (release) once everything that was put to that peer before has landed, after
+    // the words of earlier signals and one after the other; then the peer's doorbell is rung, once.
+    virtual void signal(int peer, std::span<const LinkWord> words) = 0;
+    void signal(int peer, std::uint64_t offset, std::uint64_t word) {
+        const LinkWord one{offset, word};
+        signal(peer, std::span(&one, 1));
+    }
+
+    // To be called again and again inside waits: lets arrivals land. True: something happened.
+    virtual bool progress() = 0;
+
+    // To be called before a sleep on the doorbell: from now on the link's own thread looks after arrivals,
+    // at once and not only when it sees that nobody else does.
+    virtual void rest() = 0;
+
+    // The peer cannot be reached any more: its process ended, or it closed its link. Words it sent before may
+    // still have landed, so look at them first.
+    virtual bool dead(int peer) const = 0;
+};
+
+}  // namespace deep_ll

@@ -1,0 +1,47 @@
+// peer.hpp: one peer of a link: the message that is being filled for it, and those on their way.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "symm/message.hpp"
+#include "symm/ucx/ucp.hpp"
+
+namespace deep_ll {
+
+struct Peer;
+
+// A message's memory until it has left.
+struct Buffer {
+    Peer* peer;
+    std::uint8_t bytes[kMessageBytes];
+};
+
+// So much may be on its way to a peer; then callers wait for it to drain.
+constexpr std::size_t kBuffersPerPeer = 16;
+
+// NOTE [two locks]: `filling` is held to fill and send, the link's own lock for every call of UCX. Who holds
+// `filling` may take the link's lock, never the other way round; handlers of UCX hold the link's.
+struct Peer {
+    std::atomic<bool> dead{false};
+    const Ucp* ucp;
+
+    // Under `filling`:
+    std::mutex filling;
+    Buffer* open = nullptr;
+    std::optional<MessageWriter> writer;  // over `open`
+    std::uint64_t next_number = 0;
+    LinkStats sent{};
+
+    // Under the link's lock:
+    ucp_ep_h ep = nullptr;
+    std::vector<std::unique_ptr<Buffer>> buffers;
+    std::vector<Buffer*> idle;  // of these
+
+    bool reachable() const { return !dead.load(std::memory_order_acquire); }
+};
+
+}  // namespace deep_ll

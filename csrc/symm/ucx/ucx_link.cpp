@@ -1,0 +1,230 @@
+// ucx_link.cpp: filling messages, sending them, and letting those of peers land.
+#include "symm/ucx/ucx_link.hpp"
+
+#include "core/check.hpp"
+#include "symm/doorbell.hpp"
+
+namespace deep_ll {
+namespace {
+
+constexpr int kLooks = 64;                               // of the attendant, before others get the lock
+constexpr std::int64_t kForcedCloseNs = 1'000'000'000;  // needs no peer
+
+}  // namespace
+
+UcxLink::UcxLink(const LandingPlace& place, const WorkerOptions& options)
+    : place_(place), landing_(place), peers_(static_cast<std::size_t>(place.size)), worker_(options) {
+    for (Peer& peer : peers_) peer.ucp = &worker_.ucp();
+    worker_.receive(arrived, this);
+    const auto look = [this] {
+        const std::scoped_lock held(lock_);
+        for (int i = 0; i < kLooks && worker_.progress();) ++i;
+        return worker_.arm();
+    };
+    attendant_.emplace(look, worker_.event_fd());
+}
+
+UcxLink::~UcxLink() {
+    close(0);
+}
+
+void UcxLink::connect(int peer, const std::string& address) {
+    Peer& to = peers_[peer];
+    const std::scoped_lock filling(to.filling);
+    {
+        const std::scoped_lock held(lock_);
+        DEEP_LL_INVARIANT(to.ep == nullptr && !closed_ && peer != place_.rank, peer);
+        to.ep = worker_.connect(address, failed, &to);
+    }
+    // An empty message, so that the first real one finds the connection made.
+    if (open_message(to)) send_message(to);
+}
+
+std::vector<int> UcxLink::meet(std::int64_t timeout_ns) {
+    const std::int64_t deadline_ns = now_ns() + timeout_ns;
+    for (;;) {
+        progress();
+        std::vector<int> unheard;
+        {
+            const std::scoped_lock held(lock_);
+            for (int peer = 0; peer < place_.size; ++peer) {
+                if (peers_[peer].ep != nullptr && !landing_.heard(peer)) unheard.push_back(peer);
+            }
+        }
+        if (unheard.empty() || now_ns() >= deadline_ns) return unheard;
+        yield();
+    }
+}
+
+void UcxLink::put(int peer, std::uint64_t offset, const void* from, std::uint64_t bytes) {
+    DEEP_LL_INVARIANT(offset >= sizeof(HeapHeader) && offset <= place_.heap_bytes, offset);
+    DEEP_LL_INVARIANT(bytes <= place_.heap_bytes - offset, bytes);
+    Peer& to = peers_[peer];
+    const std::scoped_lock filling(to.filling);
+    std::uint64_t done = 0;
+    while (done < bytes && open_message(to)) {
+        const std::uint64_t added =
+            to.writer->add(offset + done, static_cast<const std::uint8_t*>(from) + done, bytes - done);
+        done += added;
+        if (done < bytes) send_message(to);
+    }
+    ++to.sent.puts;
+    to.sent.bytes_sent += bytes;
+}
+
+void UcxLink::signal(int peer, std::span<const LinkWord> words) {
+    Peer& to = peers_[peer];
+    const std::scoped_lock filling(to.filling);
+    for (const LinkWord& word : words) {
+        DEEP_LL_INVARIANT(word.offset % sizeof word.word == 0 && word.offset >= sizeof(HeapHeader) &&
+                              word.offset <= place_.heap_bytes - sizeof word.word,
+                          word.offset);
+        while (open_message(to) && !to.writer->add(word)) send_message(to);
+    }
+    ++to.sent.signals;
+    send_message(to);
+}
+
+bool UcxLink::progress() {
+    if (attendant_) attendant_->stand_by();
+    // Who finds the lock taken finds somebody at it.
+    const std::unique_lock held(lock_, std::try_to_lock);
+    return held.owns_lock() && !closed_ && worker_.progress();
+}
+
+void UcxLink::rest() {
+    if (attendant_) attendant_->take_over();
+}
+
+// False: there is nobody to send to.
+bool UcxLink::open_message(Peer& peer) {
+    if (!peer.writer) {
+        peer.open = take_buffer(peer);
+        if (peer.open == nullptr) return false;
+        const auto sender = static_cast<std::uint32_t>(place_.rank);
+        peer.writer.emplace(peer.open->bytes,
+                            MessageHead{place_.secret, peer.next_number++, sender, 0, 0});
+    }
+    return true;
+}
+
+// Waits while too much is on its way, and lets arrivals land meanwhile: both ends may be waiting like this.
+Buffer* UcxLink::take_buffer(Peer& peer) {
+    for (;; yield()) {
+        const std::scoped_lock held(lock_);
+        if (!peer.reachable() || peer.ep == nullptr || closed_) return nullptr;
+        if (peer.idle.empty() && peer.buffers.size() == kBuffersPerPeer) worker_.progress();
+        if (peer.idle.empty() && peer.buffers.size() < kBuffersPerPeer) {
+            peer.buffers.emplace_back(new Buffer);
+            peer.buffers.back()->peer = &peer;
+            peer.idle.push_back(peer.buffers.back().get());
+        }
+        if (peer.idle.empty()) continue;
+        Buffer* buffer = peer.idle.back();
+        peer.idle.pop_back();
+        return buffer;
+    }
+}
+
+void UcxLink::send_message(Peer& peer) {
+    if (peer.writer) send_bytes(peer, peer.writer->finish());
+}
+
+void UcxLink::send_bytes(Peer& peer, std::uint64_t bytes) {
+    Buffer* buffer = peer.open;
+    peer.open = nullptr;
+    peer.writer.reset();
+    ++peer.sent.messages_sent;
+    const std::scoped_lock held(lock_);
+    const bool possible = peer.reachable() && !closed_;
+    const ucs_status_ptr_t request =
+        possible ? worker_.send(peer.ep, buffer->bytes, bytes, sent, buffer) : nullptr;
+    if (UCS_PTR_IS_ERR(request)) peer.dead.store(true, std::memory_order_release);
+    if (!UCS_PTR_IS_PTR(request)) peer.idle.push_back(buffer);
+}
+
+void UcxLink::sent(void* request, ucs_status_t status, void* context) {
+    auto* buffer = static_cast<Buffer*>(context);
+    if (status != UCS_OK) buffer->peer->dead.store(true, std::memory_order_release);
+    buffer->peer->idle.push_back(buffer);
+    buffer->peer->ucp->request_free(request);
+}
+
+void UcxLink::failed(void* peer, ucp_ep_h, ucs_status_t) {
+    static_cast<Peer*>(peer)->dead.store(true, std::memory_order_release);
+}
+
+ucs_status_t UcxLink::arrived(void* context,
+                              const void*,
+                              std::size_t header_bytes,
+                              void* data,
+                              std::size_t bytes,
+                              const ucp_am_recv_param_t* params) {
+    Landing& landing = static_cast<UcxLink*>(context)->landing_;
+    // Never from us: what is still to be fetched from its sender. It is left there.
+    const bool is_here = (params->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0;
+    if (!is_here || header_bytes != 0) {
+        landing.drop();
+    } else {
+        landing.land(static_cast<const std::uint8_t*>(data), bytes);
+    }
+    return UCS_OK;
+}
+
+LinkStats UcxLink::stats(int peer) {
+    const std::scoped_lock filling(peers_[peer].filling);
+    const std::scoped_lock held(lock_);
+    LinkStats stats = peers_[peer].sent;
+    landing_.describe(peer, stats);
+    return stats;
+}
+
+std::uint64_t UcxLink::dropped() {
+    const std::scoped_lock held(lock_);
+    return landing_.dropped();
+}
+
+void UcxLink::send_raw(int peer, const void* message, std::uint64_t bytes) {
+    DEEP_LL_INVARIANT(bytes <= kMessageBytes, bytes);
+    Peer& to = peers_[peer];
+    const std::scoped_lock filling(to.filling);
+    send_message(to);
+    to.open = take_buffer(to);
+    if (to.open == nullptr) return;
+    std::memcpy(to.open->bytes, message, bytes);
+    send_bytes(to, bytes);
+}
+
+void UcxLink::close(std::int64_t timeout_ns) {
+    for (Peer& peer : peers_) {
+        const std::scoped_lock filling(peer.filling);
+        send_message(peer);
+    }
+    {
+        const std::scoped_lock held(lock_);
+        if (closed_) return;
+        close_connections(timeout_ns);
+        closed_ = true;
+    }
+    attendant_.reset();
+}
+
+void UcxLink::close_connections(std::int64_t timeout_ns) {
+    std::vector<Peer*> alive;
+    std::vector<ucs_status_ptr_t> flushes, closes;
+    for (Peer& peer : peers_) {
+        if (peer.ep == nullptr || !peer.reachable()) continue;
+        alive.push_back(&peer);
+        flushes.push_back(worker_.flush(peer.ep));
+    }
+    const std::vector<bool> flushed = worker_.finish(flushes, now_ns() + timeout_ns);
+    for (std::size_t i = 0; i < alive.size(); ++i) {
+        if (!flushed[i]) alive[i]->dead.store(true, std::memory_order_release);
+    }
+    for (Peer& peer : peers_) {
+        if (peer.ep != nullptr) closes.push_back(worker_.close(peer.ep, !peer.reachable()));
+    }
+    worker_.finish(closes, now_ns() + kForcedCloseNs);
+}
+
+}  // namespace deep_ll

@@ -1,0 +1,70 @@
+// ucx_link.hpp: a link over UCX's active messages.
+//
+// Not its puts: over TCP they need their target's CPU just as well, an answer for each, and a fence before
+// each signal that waits for all of them.
+#pragma once
+
+#include "symm/landing.hpp"
+#include "symm/ucx/attendant.hpp"
+#include "symm/ucx/peer.hpp"
+#include "symm/ucx/worker.hpp"
+
+namespace deep_ll {
+
+class UcxLink final : public Link {
+   public:
+    // Throws LinkError.
+    UcxLink(const LandingPlace& place, const WorkerOptions& options);
+    ~UcxLink() override;
+
+    // Where peers connect to.
+    const std::string& address() const { return worker_.address(); }
+    // Once a peer; the peer has to do the same.
+    void connect(int peer, const std::string& address);
+    // Waits until every connected peer has been heard; those that were not, in time.
+    std::vector<int> meet(std::int64_t timeout_ns);
+
+    void put(int peer, std::uint64_t offset, const void* from, std::uint64_t bytes) override;
+    void signal(int peer, std::span<const LinkWord> words) override;
+    bool progress() override;
+    void rest() override;
+    bool dead(int peer) const override { return !peers_[peer].reachable(); }
+
+    LinkStats stats(int peer);
+    // Bad messages by nobody of the group.
+    std::uint64_t dropped();
+    const std::string& version() const { return worker_.ucp().version; }
+
+    // Sends what was put and ends all connections; what cannot be sent in time is lost. For peers that still
+    // use theirs, this rank is dead then.
+    void close(std::int64_t timeout_ns);
+
+    // Bytes as if they were a message: for tests of what receivers refuse.
+    void send_raw(int peer, const void* message, std::uint64_t bytes);
+
+   private:
+    static ucs_status_t arrived(void* link,
+                                const void* header,
+                                std::size_t header_bytes,
+                                void* data,
+                                std::size_t bytes,
+                                const ucp_am_recv_param_t* params);
+    static void sent(void* request, ucs_status_t status, void* buffer);
+    static void failed(void* peer, ucp_ep_h ep, ucs_status_t status);
+
+    bool open_message(Peer& peer);
+    Buffer* take_buffer(Peer& peer);
+    void send_message(Peer& peer);
+    void send_bytes(Peer& peer, std::uint64_t bytes);
+    void close_connections(std::int64_t timeout_ns);
+
+    LandingPlace place_;
+    Landing landing_;
+    std::vector<Peer> peers_;
+    std::mutex lock_;
+    Worker worker_;
+    std::optional<Attendant> attendant_;
+    bool closed_ = false;
+};
+
+}  // namespace deep_ll
