@@ -32,6 +32,7 @@ import setup_cuda
 import setup_nvcc
 
 CSRC = Path("csrc")
+SYSTEM_HEADERS = Path("/usr/include")
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror"]
 # The same bits on every tier need: no contraction into FMA that the code did not ask for.
 # Vector code needs: no errno and no trapping in float operations.
@@ -85,13 +86,13 @@ def ucx_headers() -> Path | None:
     The library itself is found at run time. None: the link to other hosts is left out.
     """
     package = importlib.util.find_spec("libucx")
-    folders = (
+    found = (
         [Path(place, "include") for place in (package.submodule_search_locations or ())]
         if (package)
         else []
     )
-    folders += [Path("/usr/local/include"), Path("/usr/include")]
-    return next((place for place in folders if (place / "ucp/api/ucp.h").is_file()), None)
+    found += [Path("/usr/local/include"), SYSTEM_HEADERS]
+    return next((place for place in found if (place / "ucp/api/ucp.h").is_file()), None)
 
 
 def weak_symbols_outside(tier: str, object_file: Path) -> list[str]:
@@ -155,7 +156,9 @@ class TieredBuild(build_ext):
             flags += [f"-DDEEP_LL_TIER={tier}", *tiers()[tier]]
         ucx = ucx_headers()
         if ucx is not None and (source.parent.name == "ucx" or source.stem == "link"):
-            flags += ["-DDEEP_LL_HAVE_UCX=1", "-isystem", str(ucx)]
+            flags += ["-DDEEP_LL_HAVE_UCX=1"]
+            # Named once more, that folder would come before the compiler's own.
+            flags += ["-isystem", str(ucx)] if ucx != SYSTEM_HEADERS else []
         if source.parent.name == "bindings":
             flags += [f"-DDEEP_LL_HAVE_{name.upper()}=1" for name in tiers()]
             flags += ["-isystem", pybind11.get_include(), "-isystem", sysconfig.get_path("include")]

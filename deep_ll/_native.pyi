@@ -11,6 +11,12 @@ MAX_TOPK: int
 MAX_TOKENS: int
 MAX_RANKS: int
 MAX_EXPERTS: int
+HEAP_HEADER_BYTES: int
+MESSAGE_BYTES: int
+HAVE_UCX: bool  # else there is no UcxLink and no LinkError
+
+class LinkError(RuntimeError):
+    """UCX cannot do what the link needs."""
 
 @final
 class Shape:
@@ -180,6 +186,51 @@ class Launches:
     def disagreement(self) -> Difference | None: ...
     @staticmethod
     def shared_bytes(shape: Shape, num_warps: int, /) -> int: ...
+
+@final
+class LinkLanding:
+    """The receiving half of a link alone, for tests."""
+
+    dropped: int
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        heap_address: int,
+        heap_bytes: int,
+        secret: bytes,
+        first_number: int = 0,
+    ) -> None: ...
+    def land(self, message: bytes, /) -> bool: ...
+    def stats(self, sender: int, /) -> dict[str, int]: ...
+
+@final
+class UcxLink:
+    """The link to peers whose memory cannot be mapped; see csrc/symm/link.hpp."""
+
+    dropped: int
+    version: str
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        heap_address: int,
+        heap_bytes: int,
+        secret: bytes,
+        net_device: str,
+        library_path: str,
+    ) -> None: ...
+    def address(self) -> bytes: ...
+    def connect(self, peer: int, address: bytes, /) -> None: ...
+    def meet(self, timeout_ns: int, /) -> list[int]: ...
+    def put(self, peer: int, offset: int, address: int, num_bytes: int, /) -> None: ...
+    def signal(self, peer: int, offset: int, word: int, /) -> None: ...
+    def progress(self) -> bool: ...
+    def rest(self) -> None: ...
+    def dead(self, peer: int, /) -> bool: ...
+    def stats(self, peer: int, /) -> dict[str, int]: ...
+    def close(self, timeout_ns: int, /) -> None: ...
+    def send_raw(self, peer: int, message: bytes, /) -> None: ...
 
 def copy_choices(
     indices: int, wide: bool, num_tokens: int, shape: Shape, out: int, dispatched: int, /

@@ -52,6 +52,12 @@ VARIABLES = (
         "32",
         "multiprocessors that a kernel on a GPU uses",
     ),
+    Variable(
+        "DEEP_LL_LIBUCP",
+        "auto",
+        "path of the libucp.so.0 to reach other hosts with; auto: one that is loaded already, else "
+        "that of the package libucx, else the system's",
+    ),
 )
 
 
@@ -65,6 +71,7 @@ class Settings:
     streaming: bool | None
     device: str
     num_sms: int
+    libucp: str
 
 
 def markdown_table() -> str:
@@ -87,6 +94,7 @@ def settings() -> Settings:
         streaming=_streaming(_text("DEEP_LL_STREAMING")),
         device=_device(_text("DEEP_LL_DEVICE")),
         num_sms=_num_sms(_text("DEEP_LL_NUM_SMS")),
+        libucp=_libucp(_text("DEEP_LL_LIBUCP")),
     )
 
 
@@ -152,6 +160,10 @@ def _num_sms(value: str) -> int:
     if not value.isdecimal() or int(value) < 1:
         raise _refuse("DEEP_LL_NUM_SMS", value, "a number from 1")
     return int(value)
+
+
+def _libucp(value: str) -> str:
+    return "" if value == "auto" else value
 
 
 def _streaming(value: str) -> bool | None:

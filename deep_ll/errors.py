@@ -29,6 +29,12 @@ class PeerTimeout(PeerError, TimeoutError):
     """
 
 
+class LinkUnavailable(DeepLLError):
+    """The path to other hosts cannot be opened. The message says on which ranks, why, and the
+    cure.
+    """
+
+
 class HeapMemoryError(DeepLLError, MemoryError):
     """The heaps of the ranks on this host would not fit into its free memory."""
 

@@ -12,7 +12,8 @@ namespace {
 // In a time that does not tell how much of it was right.
 bool same(const Secret& a, const Secret& b) {
     std::uint8_t differing = 0;
-    for (std::size_t i = 0; i < a.size(); ++i) differing = static_cast<std::uint8_t>(differing | (a[i] ^ b[i]));
+    for (std::size_t i = 0; i < a.size(); ++i)
+        differing = static_cast<std::uint8_t>(differing | (a[i] ^ b[i]));
     return differing == 0;
 }
 

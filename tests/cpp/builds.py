@@ -49,8 +49,9 @@ def compiler() -> list[str]:
 
 
 def units(csrc: Path) -> list[Path]:
-    """What is linked: all of csrc/ but Python's side of the bindings."""
-    layers = [path for path in sorted(csrc.rglob("*.cpp")) if path.parent.name != "bindings"]
+    """What is linked: all of csrc/ but Python's side of the bindings, and UCX's of the link."""
+    left_out = {"bindings", "ucx"}
+    layers = [path for path in sorted(csrc.rglob("*.cpp")) if path.parent.name not in left_out]
     return [*layers, csrc / "bindings" / "exchange.cpp", *sorted(HERE.glob("*.cpp"))]
 
 

@@ -53,7 +53,9 @@ READ:
 FAILED, HAS_BAD_CHOICE, BAD_CHOICE = 8, 16, 40
 
 
-def call(world: World, gpu: int, kernel: str, to: int, source: int, count: int, stream: int) -> None:
+def call(
+    world: World, gpu: int, kernel: str, to: int, source: int, count: int, stream: int
+) -> None:
     """Launches a helper."""
     params = np.array([to, source, count], np.uint64).tobytes()[:20]
     world.machine.launch(gpu, kernel, 1, WARP_LANES, 0, params, stream)

@@ -21,7 +21,6 @@ CHECKS = {
     "streams": Case(**{**SMALL.__dict__, "mode": "event"}),
     "credit": Case(**{**SMALL.__dict__, "zero_copy": True}),
     "other_current_device": Case(**{**SMALL.__dict__, "mode": "event"}),
-    "lifetimes": Case(**{**SMALL.__dict__, "mode": "hook"}),
 }
 
 
@@ -40,9 +39,3 @@ def test_launches(process: Callable[..., Any], check: str) -> None:
 def test_bytes(process: Callable[..., Any], hidden: int, tier: str, idx: str) -> None:
     case = Case(**{**SMALL.__dict__, "hidden": hidden, "idx": idx})
     process(launch_work.run, "plain", case, tier)
-
-
-@pytest.mark.parametrize("mode", ["plain", "hook", "event"])
-def test_calls_allocate_nothing(process: Callable[..., Any], mode: str) -> None:
-    case = Case(**{**SMALL.__dict__, "mode": mode})
-    process(launch_work.run, "no_allocation", case)

@@ -15,8 +15,8 @@
 namespace deep_ll {
 namespace {
 
-constexpr long kNapNs = 2'000'000;     // how long after its last look a caller is believed to come back
-constexpr int kLongestSleepMs = 100;   // whatever the descriptor says
+constexpr long kNapNs = 2'000'000;    // how long after its last look a caller is believed to come back
+constexpr int kLongestSleepMs = 100;  // whatever the descriptor says
 
 long futex(std::atomic<std::uint32_t>& word, int what, std::uint32_t value, const timespec* limit) {
     return syscall(SYS_futex, &word, what | FUTEX_PRIVATE_FLAG, value, limit, nullptr, 0);

@@ -10,8 +10,8 @@ namespace deep_ll {
 
 class Attendant {
    public:
-    // `look()` lets arrivals land; true: there is nothing more, and `event_fd` will become readable when there
-    // is.
+    // `look()` lets arrivals land; true: there is nothing more, and `event_fd` will become readable when
+    // there is.
     Attendant(std::function<bool()> look, int event_fd);
     ~Attendant();
     Attendant(const Attendant&) = delete;

@@ -7,7 +7,7 @@
 namespace deep_ll {
 namespace {
 
-constexpr int kLooks = 64;                               // of the attendant, before others get the lock
+constexpr int kLooks = 64;                              // of the attendant, before others get the lock
 constexpr std::int64_t kForcedCloseNs = 1'000'000'000;  // needs no peer
 
 }  // namespace
@@ -102,8 +102,7 @@ bool UcxLink::open_message(Peer& peer) {
         peer.open = take_buffer(peer);
         if (peer.open == nullptr) return false;
         const auto sender = static_cast<std::uint32_t>(place_.rank);
-        peer.writer.emplace(peer.open->bytes,
-                            MessageHead{place_.secret, peer.next_number++, sender, 0, 0});
+        peer.writer.emplace(peer.open->bytes, MessageHead{place_.secret, peer.next_number++, sender, 0, 0});
     }
     return true;
 }

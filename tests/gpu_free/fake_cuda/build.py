@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 _HERE = Path(__file__).parent
-_SOURCES = ("devices.c", "driver.c", "launch.c")
+_SOURCES = ("devices.c", "driver.c", "events.c", "launch.c")
 
 
 def folder() -> Path:

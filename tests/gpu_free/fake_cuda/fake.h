@@ -39,5 +39,9 @@ int fake_capture_of(void* stream);
 int fake_is_going_on(int capture);
 void fake_join_capture(void* stream, int capture);
 
+// Launches so far; keeps a wait among them.
+int fake_num_launches(void);
+void fake_record_wait(void* stream, const void* params, size_t num_bytes, uintptr_t context);
+
 // A number from the environment.
 int fake_setting(const char* name, int otherwise);

@@ -189,48 +189,8 @@ EXPORT Result cuLaunchKernelEx(const Config* config, void* function, void** para
                     config->stream);
 }
 
-// An event knows the stream it was recorded on, how many launches there were by then, and the context it was
-// made in. A wait is kept among the launches: kernel "wait" on the stream that waits, its parameter says for
-// what.
-typedef struct {
-    uint64_t stream, num_launches;
-    uintptr_t context;
-    int capture;
-} Event;
-
-EXPORT Result cuEventCreate(void** event, unsigned flags) {
-    BEGIN();
-    (void)flags;
-    if (!fake_context()) return kInvalidContext;
-    Event* made = calloc(1, sizeof(Event));
-    made->context = fake_context();
-    *event = made;
-    return kSuccess;
-}
-EXPORT Result cuEventRecord(void* event, void* stream) {
-    BEGIN();
-    Event* marked = event;
-    marked->stream = (uint64_t)stream;
-    marked->num_launches = (uint64_t)num_launches;
-    marked->capture = fake_capture_of(stream);
-    return kSuccess;
-}
-EXPORT Result cuStreamWaitEvent(void* stream, void* event, unsigned flags) {
-    BEGIN();
-    (void)flags;
-    const Event* marked = event;
-    const int capture = fake_capture_of(stream);
-    if (marked->capture && !fake_is_going_on(marked->capture)) return kCapturedEvent;
-    if (capture && !marked->capture) return kCaptureIsolation;
-    if (capture && capture != marked->capture) return kCaptureMerge;
-    if (marked->capture && !capture) fake_join_capture(stream, marked->capture);
-    const Kernel wait = {.name = "wait", .param_bytes = 2 * sizeof(uint64_t)};
+void fake_record_wait(void* stream, const void* params, size_t num_bytes, uintptr_t context) {
+    const Kernel wait = {.name = "wait", .param_bytes = num_bytes};
     const Config config = {.grid = {1, 1, 1}, .block = {1, 1, 1}, .stream = stream};
-    record(&config, &wait, marked, marked->context);
-    return kSuccess;
-}
-EXPORT Result cuEventDestroy_v2(void* event) {
-    BEGIN();
-    free(event);
-    return kSuccess;
+    record(&config, &wait, params, context);
 }

@@ -17,7 +17,11 @@ COPIES = {
     ),
     "barriers_not_sealed": without(LEAGUE, "landed() + slot);", "seal_shared();", "}"),
     "barriers_expect_two": one(
-        MEMORY, "mbarrier.init.shared::cta.b64 [%0], 1;", "mbarrier.init.shared::cta.b64 [%0], 2;", "few", "Hang"
+        MEMORY,
+        "mbarrier.init.shared::cta.b64 [%0], 1;",
+        "mbarrier.init.shared::cta.b64 [%0], 2;",
+        "few",
+        "Hang",
     ),
     "half_awaited_one_late": one(COPY, "bulk_await_read<1>()", "bulk_await_read<2>()", OUT),
     "half_not_awaited": one(COPY, READ1, "", OUT),
@@ -36,14 +40,20 @@ COPIES = {
     "load_awaited_with_the_other_parity": one(
         COPY, "load / kRingSlots % 2", "(load / kRingSlots + 1) % 2", sign="Race|Hang"
     ),
-    "load_awaited_with_one_parity": one(
-        COPY, "load / kRingSlots % 2", "0", PUT, sign="Race|Hang"
-    ),
+    "load_awaited_with_one_parity": one(COPY, "load / kRingSlots % 2", "0", PUT, sign="Race|Hang"),
     "load_expects_less": one(
-        MEMORY, '"r"(bytes) : "memory"); asm volatile( "cp', '"r"(bytes - 16) : "memory"); asm volatile( "cp', PUT, "Race|Hang|Fault"
+        MEMORY,
+        '"r"(bytes) : "memory"); asm volatile( "cp',
+        '"r"(bytes - 16) : "memory"); asm volatile( "cp',
+        PUT,
+        "Race|Hang|Fault",
     ),
     "load_expects_more": one(
-        MEMORY, '"r"(bytes) : "memory"); asm volatile( "cp', '"r"(bytes + 16) : "memory"); asm volatile( "cp', PUT, "Hang|Fault"
+        MEMORY,
+        '"r"(bytes) : "memory"); asm volatile( "cp',
+        '"r"(bytes + 16) : "memory"); asm volatile( "cp',
+        PUT,
+        "Hang|Fault",
     ),
     "rows_not_awaited": one(COPY, "bulk_await_all();", "", "few"),
     "rows_awaited_as_read": one(COPY, "bulk_await_all();", "bulk_await_read<0>();"),
@@ -55,16 +65,27 @@ COPIES = {
         COPY, "bulk_await_all();", "bulk_await_read<0>();", "read_bf16"
     ),
     "last_row_not_passed_on": without(
-        COPY, "", "pass_on(team, bulk.loads - 1, bulk.newer_to, bulk.newer_bytes);", "", "few", "Race|differ"
+        COPY,
+        "",
+        "pass_on(team, bulk.loads - 1, bulk.newer_to, bulk.newer_bytes);",
+        "",
+        "few",
+        "Race|differ",
     ),
     "last_but_one_not_passed_on": without(
-        COPY, "if (lane_of_warp() == 0) {", "pass_on(team, bulk.loads - 2, bulk.older_to, bulk.older_bytes);", "", "few", "Race|differ"
+        COPY,
+        "if (lane_of_warp() == 0) {",
+        "pass_on(team, bulk.loads - 2, bulk.older_to, bulk.older_bytes);",
+        "",
+        "few",
+        "Race|differ",
     ),
     "passed_on_too_early": one(
         COPY,
         "pass_on(team, bulk.loads - 2, bulk.older_to, bulk.older_bytes); bulk_await_read",
         "pass_on(team, bulk.loads - 1, bulk.older_to, bulk.older_bytes); bulk_await_read",
-        "few wide", "Race|Hang|differ",
+        "few wide",
+        "Race|Hang|differ",
     ),
     "two_slots": one(TEAM, RING, RING.replace("4", "2"), PUT),
     "three_slots": Mutant(
@@ -81,7 +102,5 @@ COPIES = {
     "warps_share_barriers": one(
         TEAM, "scratch_.landed + warp() * kRingSlots", "scratch_.landed", "wide", "Race|Hang|Fault"
     ),
-    "teams_share_memory": one(
-        LEAGUE, "team_memory + first * bytes,", "team_memory,", "many few"
-    ),
+    "teams_share_memory": one(LEAGUE, "team_memory + first * bytes,", "team_memory,", "many few"),
 }

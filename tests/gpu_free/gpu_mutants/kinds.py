@@ -21,7 +21,7 @@ DISPATCH, COMBINE, PHASES, ACCEPT, ARGS = (
     f"ep/{name}.hpp" for name in ("dispatch", "combine", "phases", "accept", "args")
 )
 WORDS, WINDOW = "team/signal.hpp", "ep/window.hpp"
-RACE, HANG, FAULT, BYTES, DISAGREE = "^Race", "^Hang", "^Fault", "differ", "disagrees"
+RACE, HANG, FAULT, BYTES = "^Race", "^Hang", "^Fault", "differ"
 
 
 @dataclass(frozen=True)

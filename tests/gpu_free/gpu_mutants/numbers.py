@@ -35,7 +35,9 @@ NUMBERS = {
         "top_16",
         BYTES,
     ),
-    "teams_take_the_same_items": one(TEAM, SHARE, SHARE.replace("= index_", "= index_ / 2"), "many", ANY),
+    "teams_take_the_same_items": one(
+        TEAM, SHARE, SHARE.replace("= index_", "= index_ / 2"), "many", ANY
+    ),
     "stride_is_short": one(
         TEAM, SHARE, SHARE.replace("+= count_", "+= max(count_ - 1, 1)"), "many few", ANY
     ),
@@ -43,6 +45,10 @@ NUMBERS = {
         TEAM, "next < end; next += count_)", "next < end; next += count_ + 1)", "few", ANY
     ),
     "last_run_is_not_counted": one(
-        REARRANGE, "for (int r = 0; r < runs; ++r)", "for (int r = 0; r < runs - 1; ++r)", "even", ANY
+        REARRANGE,
+        "for (int r = 0; r < runs; ++r)",
+        "for (int r = 0; r < runs - 1; ++r)",
+        "even",
+        ANY,
     ),
 }

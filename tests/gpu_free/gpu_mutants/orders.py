@@ -1,10 +1,8 @@
 """Accesses with a weaker order, or for fewer."""
 
 from .kinds import (
-    BYTES,
     COMBINE,
     DISPATCH,
-    HANG,
     LEAGUE,
     MEMORY,
     SIGNAL,
@@ -95,9 +93,7 @@ ORDERS = {
     "host_told_relaxed": access(
         "st.release.sys.global.u32", "st.relaxed.sys.global.u32", "bad_choice"
     ),
-    "host_told_gpu": access(
-        "st.release.sys.global.u32", "st.release.gpu.global.u32", "bad_choice"
-    ),
+    "host_told_gpu": access("st.release.sys.global.u32", "st.release.gpu.global.u32", "bad_choice"),
     "host_told_of_failure_relaxed": access(
         "st.release.sys.global.u32", "st.relaxed.sys.global.u32", "failure"
     ),

@@ -1,7 +1,15 @@
 """What ranks tell each other, and when they may write again."""
 
 from .kinds import (
-    ACCEPT, ARGS, COMBINE, DISPATCH, LEAGUE, PHASES, SIGNAL, WINDOW, WORDS, Mutant, one,
+    ACCEPT,
+    ARGS,
+    COMBINE,
+    DISPATCH,
+    PHASES,
+    WINDOW,
+    WORDS,
+    Mutant,
+    one,
 )
 
 LATE_COUNTS = """
@@ -27,21 +35,26 @@ PROTOCOL = {
         WINDOW, "combine.slot(slot) + (row", "combine.slot(0) + (row", "late"
     ),
     "one_slot_to_combine_in_place": one(
-        WINDOW, "combine.slot(slot) + shape.row_index", "combine.slot(0) + shape.row_index", "late_pulled"
+        WINDOW,
+        "combine.slot(slot) + shape.row_index",
+        "combine.slot(0) + shape.row_index",
+        "late_pulled",
     ),
     "one_greeting": Mutant(
         (
             (DISPATCH, "greeting[epoch % 2] =", "greeting[0] ="),
             (DISPATCH, "->greeting[epoch % 2]; }", "->greeting[0]; }"),
         ),
-        "hooks free", ANY,
+        "hooks free",
+        ANY,
     ),
     "one_word_to_combine": Mutant(
         (
             (COMBINE, OF_WRITER + "epoch % 2 *", OF_WRITER + "0 *"),
             (COMBINE, OF_READER + "epoch % 2 *", OF_READER + "0 *"),
         ),
-        "late", ANY,
+        "late",
+        ANY,
     ),
     "unpack_takes_the_last_slot": one(
         DISPATCH, "mine<std::byte>(args.recv() +", f"mine<std::byte>({LAST_RECV} +", "deferred", ANY
@@ -50,12 +63,18 @@ PROTOCOL = {
         COMBINE, "labels = args.recv() +", f"labels = {LAST_RECV} +", "deferred", ANY + "|Fault"
     ),
     "gather_takes_the_last_slot": one(
-        COMBINE, "returned(shape, args.combine_slot, choice, token)",
-        "returned(shape, (args.progress->combined - 1) % 2, choice, token)", "late", ANY,
+        COMBINE,
+        "returned(shape, args.combine_slot, choice, token)",
+        "returned(shape, (args.progress->combined - 1) % 2, choice, token)",
+        "late",
+        ANY,
     ),
     "gather_takes_the_last_slot_in_place": one(
-        COMBINE, "output(shape, args.combine_slot,",
-        "output(shape, (args.progress->combined - 1) % 2,", "late_pulled", ANY,
+        COMBINE,
+        "output(shape, args.combine_slot,",
+        "output(shape, (args.progress->combined - 1) % 2,",
+        "late_pulled",
+        ANY,
     ),
     # Reuse
     "counts_are_read_late": one(
@@ -98,8 +117,11 @@ PROTOCOL = {
         WORDS, "(epoch_of(word) - epoch) >= 0", "(epoch_of(word) - epoch) >= -1", "few", ANY
     ),
     "epochs_are_compared_as_numbers": one(
-        WORDS, "static_cast<std::int32_t>(epoch_of(word) - epoch) >= 0",
-        "epoch_of(word) >= epoch", "wrap", ANY + "|Hang",
+        WORDS,
+        "static_cast<std::int32_t>(epoch_of(word) - epoch) >= 0",
+        "epoch_of(word) >= epoch",
+        "wrap",
+        ANY + "|Hang",
     ),
     # Phases
     "rows_told_before_they_are_put": one(
@@ -108,23 +130,21 @@ PROTOCOL = {
         "DEEP_LL_SOLO(deliver), DEEP_LL_WIDE(send)",
     ),
     "outputs_told_before_they_are_put": one(
-        PHASES, "DEEP_LL_WIDE(push), DEEP_LL_SOLO(offer)",
+        PHASES,
+        "DEEP_LL_WIDE(push), DEEP_LL_SOLO(offer)",
         "DEEP_LL_SOLO(offer), DEEP_LL_WIDE(push)",
     ),
     "placed_before_announced": one(
-        PHASES, "DEEP_LL_SOLO(announce), DEEP_LL_SOLO(place)",
-        "DEEP_LL_SOLO(place), DEEP_LL_SOLO(announce)", "few", "Hang",
+        PHASES,
+        "DEEP_LL_SOLO(announce), DEEP_LL_SOLO(place)",
+        "DEEP_LL_SOLO(place), DEEP_LL_SOLO(announce)",
+        "few",
+        "Hang",
     ),
     "counts_not_awaited": one(
         DISPATCH, "const bool heard = hear(team, args, epoch);", "const bool heard = true;"
     ),
-    "rows_not_awaited": one(
-        PHASES, "league.run(DEEP_LL_SOLO(await_rows),", "league.run("
-    ),
-    "outputs_not_awaited": one(
-        PHASES, "league.run(DEEP_LL_SOLO(await_outputs),", "league.run("
-    ),
-    "accepted_by_everyone": one(
-        ACCEPT, "solo([&]", "wide([&]", "few"
-    ),
+    "rows_not_awaited": one(PHASES, "league.run(DEEP_LL_SOLO(await_rows),", "league.run("),
+    "outputs_not_awaited": one(PHASES, "league.run(DEEP_LL_SOLO(await_outputs),", "league.run("),
+    "accepted_by_everyone": one(ACCEPT, "solo([&]", "wide([&]", "few"),
 }

@@ -133,7 +133,9 @@ RUNS = {
     # More tokens than teams: halves, slots and messages are used again.
     "many": Run(plain, Case(**MANY), (ONE_BLOCK, TWO_TEAMS), 4),
     "many_bf16": Run(plain, Case(**MANY, cast="bf16"), (ONE_BLOCK, TWO_TEAMS), 4),
-    "hot": Run(plain, Case(world=2, tokens=70, max_tokens=70, routing="hot", rounds=1), (ONE_BLOCK,), 2),
+    "hot": Run(
+        plain, Case(world=2, tokens=70, max_tokens=70, routing="hot", rounds=1), (ONE_BLOCK,), 2
+    ),
     # More than a half of the ring, and more slots than a warp has.
     "wide": Run(
         plain,
@@ -151,12 +153,14 @@ RUNS = {
     "late_pulled": Run(lambda world: late_combines(world, "pull"), Case(**THREE), (ONE_BLOCK,), 6),
     "late_mixed": Run(lambda world: late_combines(world, "mixed"), Case(**THREE), (ONE_BLOCK,), 6),
     "again": Run(one_slot_again, Case(**THREE), (ONE_BLOCK,), 4),
-    "again_pulled": Run(
-        lambda world: one_slot_again(world, True), Case(**THREE), (ONE_BLOCK,), 4
-    ),
+    "again_pulled": Run(lambda world: one_slot_again(world, True), Case(**THREE), (ONE_BLOCK,), 4),
     "wrap": Run(across_the_wrap, Case(**THREE, rounds=5), (ONE_BLOCK,), 3),
     "top_16": Run(
-        plain, Case(world=2, tokens=2, max_tokens=2, experts=32, topk=16, rounds=1), (ONE_BLOCK,), 2
+        # Overflows, so that the order of a sum shows.
+        plain,
+        Case(world=2, tokens=2, max_tokens=2, experts=32, topk=16, rounds=1, values="huge"),
+        (ONE_BLOCK,),
+        1,
     ),
     "even": Run(plain, Case(world=2, tokens=32, max_tokens=32, rounds=1), (ONE_BLOCK,), 1),
     "cancelling": Run(cancelling, Case(**FEW, topk=2), (ONE_BLOCK,), 1),

@@ -1,7 +1,17 @@
 """Barriers less, or others."""
 
 from .kinds import (
-    BYTES, COMBINE, DISPATCH, FAULT, HANG, LEAGUE, REARRANGE, SIGNAL, TEAM, COPY, Mutant, one, without,
+    COMBINE,
+    COPY,
+    DISPATCH,
+    HANG,
+    LEAGUE,
+    REARRANGE,
+    SIGNAL,
+    TEAM,
+    Mutant,
+    one,
+    without,
 )
 
 SYNC, BLOCK, WARP = "team.sync();", "__syncthreads();", "__syncwarp();"
@@ -20,9 +30,15 @@ SYNCS = {
         TEAM, "if (f(i)) atomicMin(scratch_.found, i);", "if (f(i)) *scratch_.found = i;", "choices"
     ),
     "open_half": without(COPY, "", SYNC, "return team.half();", "many many_bf16"),
-    "put_half": without(COPY, "if constexpr (kHasBulk) seal_shared();", SYNC, "", "few", "Race|Fault"),
+    "put_half": without(
+        COPY, "if constexpr (kHasBulk) seal_shared();", SYNC, "", "few", "Race|Fault"
+    ),
     "settle": without(
-        COPY, "bulk_await_all(); }", SYNC, "", "few many wide hooks late late_pulled",
+        COPY,
+        "bulk_await_all(); }",
+        SYNC,
+        "",
+        "few many wide hooks late late_pulled",
         equivalent=WIDE_END,
     ),
     "put_warp": without(
@@ -45,27 +61,39 @@ SYNCS = {
     "enumerate_counted": without(REARRANGE, "enumerate_run(run);", SYNC, "", ENUMERATE),
     "enumerate_summed": without(REARRANGE, "histogram[key] = sum; });", SYNC, "", ENUMERATE),
     "enumerate_done": without(
-        REARRANGE, "ordinals[i] += run.seen[keys[i]];", SYNC, "", ENUMERATE,
+        REARRANGE,
+        "ordinals[i] += run.seen[keys[i]];",
+        SYNC,
+        "",
+        ENUMERATE,
         equivalent=SOLO_END,
     ),
     "enumerate_run_read": without(REARRANGE, "", WARP, "if (key >= 0 && before == 0)", ENUMERATE),
     "enumerate_run_written": without(REARRANGE, "= seen + before;", WARP, "", ENUMERATE),
-    "scan_rows": without(REARRANGE, "", SYNC, "team.lanes(num_columns, [&](int c) { std::uint32_t begin"),
+    "scan_rows": without(
+        REARRANGE, "", SYNC, "team.lanes(num_columns, [&](int c) { std::uint32_t begin"
+    ),
     "place": without(
-        DISPATCH, "place_rows(team, args, epoch);", SYNC, "", "few four hooks free",
+        DISPATCH,
+        "place_rows(team, args, epoch);",
+        SYNC,
+        "",
+        "few four hooks free",
         equivalent=SOLO_END,
     ),
     "offer": without(
-        COMBINE, "combined_value(args)}});", SYNC, "", "few four late hooks",
+        COMBINE,
+        "combined_value(args)}});",
+        SYNC,
+        "",
+        "few four late hooks",
         equivalent=READ_BEFORE,
     ),
     "tell_consumed": without(
         COMBINE, "consumed, 0}});", SYNC, "", "late again late_pulled", equivalent=READ_BEFORE
     ),
     # Of a block, and between blocks
-    "league": without(
-        LEAGUE, "", BLOCK, "failed_ = failed != 0; } template", "few", "Race|Fault"
-    ),
+    "league": without(LEAGUE, "", BLOCK, "failed_ = failed != 0; } template", "few", "Race|Fault"),
     "solo": without(LEAGUE, "phase.run(team);", SYNC, "", "few four"),
     "meet_before": without(LEAGUE, "= *args_.state;", BLOCK, ""),
     "meet_after": without(LEAGUE, "failed = stop; }", BLOCK, "", "few", "Race|Fault"),

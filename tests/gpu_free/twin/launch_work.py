@@ -1,78 +1,17 @@
 """What test_gpu_launches.py runs: the launches of calls, and the bytes they are given."""
 
-import gc
 import struct
-import weakref
 from typing import Any
 
-import torch
-from cases import Case, Inputs, make_inputs, make_outputs
-from exchange import expect, padded, round_trip, send, send_back, wait
+from cases import Case, make_inputs, make_outputs
+from exchange import expect, round_trip, send, send_back
 from fake_cuda.driver import Launch
 
 from deep_ll import _native, kernels
 from deep_ll.runtime.cuda import calls
 from twin import world
 from twin.cases import kernel_of, make_buffer, on_ranks, own_launches
-
-SEND, RECEIVE = 1, 2
-
-
-class Calls:
-    """One rank's calls, and the bytes that their launches must have."""
-
-    def __init__(self, buf: Any, case: Case, seed: int = 0) -> None:
-        inputs = make_inputs(case, seed)
-        self.buf, self.case, self.mine = buf, case, inputs[buf.rank]
-        self.received = expect(case, inputs)
-        self.outputs = padded(case, make_outputs(case, seed, self.received)[buf.rank])
-        self.out = torch.empty_like(self.mine.x)
-        self.stats = torch.zeros(case.experts // case.world, dtype=torch.int32)
-
-    def dispatch(self) -> Any:
-        *_, self.handle, event, hook = send(self.buf, self.case, self.mine, self.stats)
-        return event, hook
-
-    def combine(self) -> Any:
-        mine, mode = self.mine, self.case.mode
-        _, event, hook = self.buf.low_latency_combine(
-            self.outputs,
-            mine.topk_idx,
-            mine.topk_weights,
-            self.handle,
-            out=self.out,
-            async_finish=mode == "event",
-            return_recv_hook=mode == "hook",
-        )
-        return event, hook
-
-    def bytes_of(self, halves: int) -> tuple[bytes, bytes]:
-        """Of the dispatch and the combine of this handle."""
-        session, this, mine = self.buf._session, self.handle.round, self.mine
-        kind, slot, wide = this.kind, this.epoch % 2, mine.topk_idx.dtype == torch.int64
-        indices = mine.topk_idx.data_ptr()
-        counts = (kind.counts[slot].recv_count, kind.counts[slot].layout_range)
-        addresses = [tensor.data_ptr() for tensor in counts]
-        tokens = len(mine.x)
-        batch = _native.Batch(mine.x.data_ptr(), tokens, *addresses, slot, indices, wide)
-        memory = session._memory.kinds[kind.sizes]
-        ledger = memory.ledgers[slot].data_ptr()
-        stats = self.stats.data_ptr()
-        native = session.launches
-        dispatch = native.dispatch(kind.shape, ledger, batch, True, stats, halves)
-        combine_slot = session.combined % 2
-        total = _native.Sum(
-            memory.choices[combine_slot].data_ptr(),
-            mine.topk_weights.data_ptr(),
-            self.out.data_ptr(),
-            tokens,
-            indices,
-            wide,
-        )
-        answer = _native.Answer(slot, combine_slot, False)
-        source = self.outputs.data_ptr()
-        combine = native.combine(kind.shape, ledger, answer, source, total, halves)
-        return bytes(dispatch), bytes(combine)
+from twin.layer import RECEIVE, SEND, Calls
 
 
 def check_form(launch: Launch, case: Case, tier: str, num_sms: int) -> None:
@@ -226,57 +165,5 @@ def other_current_device(group: Any, case: Case) -> None:
         assert calls.bindings().cuCtxGetCurrent()[1] == calls.primary_context(1)
 
 
-def no_allocation(group: Any, case: Case) -> None:
-    """After the first round a call allocates nothing and loads nothing."""
-    with make_buffer(group, case) as buf:
-        layer = Calls(buf, case)
-        for _ in range(2):
-            exchange_once(layer)
-        group.barrier()
-        fake, made = world.enter(), (torch.empty, torch.zeros)
-        counts = (world.TwinDevice.num_allocations, fake.count("libraries"))
-        group.barrier()
-        torch.empty = torch.zeros = refuse
-        try:
-            for _ in range(3):
-                exchange_once(layer)
-        finally:
-            torch.empty, torch.zeros = made
-        group.barrier()
-        assert counts == (world.TwinDevice.num_allocations, fake.count("libraries"))
-
-
-def exchange_once(layer: Calls) -> None:
-    wait(layer.case.mode, *layer.dispatch())
-    wait(layer.case.mode, *layer.combine())
-
-
-def refuse(*_args: object, **_options: object) -> None:
-    raise AssertionError("memory was allocated in a call")
-
-
-def lifetimes(group: Any, case: Case) -> None:
-    """A hook keeps what its launch will use, and nothing else; until it was called."""
-    with make_buffer(group, case) as buf:
-        layer = Calls(buf, case)
-        _, receive = layer.dispatch()
-        mine, layer.mine = layer.mine, Inputs(*(t.clone() for t in layer.mine))
-        x, stats = weakref.ref(mine.x), weakref.ref(layer.stats)
-        del mine, layer.stats
-        gc.collect()
-        assert (x() is None, stats() is None) == (True, False)
-        receive()
-        gc.collect()
-        assert stats() is None
-        _, receive = layer.combine()
-        refs = [weakref.ref(t) for t in (layer.outputs, layer.mine.topk_weights, layer.out)]
-        del layer.outputs, layer.mine, layer.out
-        gc.collect()
-        assert [ref() is None for ref in refs] == [True, False, False]
-        receive()
-        gc.collect()
-        assert all(ref() is None for ref in refs)
-
-
-def run(name: str, case: Case, *args: Any) -> None:
-    on_ranks(case.world, globals()[name], case, *args)
+def run(name: str, case: Case, *args: Any) -> list[Any]:
+    return on_ranks(case.world, globals()[name], case, *args)

@@ -1,8 +1,5 @@
-"""What test_gpu_trouble.py runs: bad choices, ranks that do not come or disagree, the end."""
+"""What test_gpu_trouble.py runs: bad choices, ranks that do not come or disagree."""
 
-import gc
-import threading
-import weakref
 from typing import Any
 
 import torch
@@ -10,8 +7,7 @@ from cases import Case, Inputs, make_inputs, make_outputs
 from exchange import expect, padded, round_trip, send
 from torch import Tensor
 
-from deep_ll import gpu_memory, gpu_open, reference
-from deep_ll.runtime.cuda.nvshmem_settings import Setting
+from deep_ll import reference
 from deep_ll.testing.compare import assert_received, assert_same_bits
 from twin import world
 from twin.cases import make_buffer, on_ranks
@@ -158,163 +154,6 @@ def refused(group: Any, case: Case) -> list[str]:
             texts.append(error_of(lambda bad=elsewhere: send(buf, case, bad)))
         round_trip(buf, case, 0)
     return texts
-
-
-def destroyed(group: Any, case: Case) -> list[str]:
-    """Hooks of a buffer that is gone: nothing is launched. Its host memory is given back."""
-    fake = world.enter()
-    group.barrier()
-    before = fake.count("host_allocations")
-    group.barrier()
-    buf = make_buffer(group, case)
-    round_trip(buf, case, 0)
-    _, _, _, event, hook = send(buf, case, make_inputs(case, 1)[buf.rank])
-    group.barrier()
-    assert fake.count("host_allocations") == before + case.world
-    memory = weakref.ref(buf._session._memory)
-    buf.destroy()
-    group.barrier()
-    assert fake.count("host_allocations") == before
-    launches = len(fake.launches())
-    group.barrier()
-    texts = [error_of(hook or event.current_stream_wait)]
-    group.barrier()
-    assert len(fake.launches()) == launches + (case.world if case.mode == "event" else 0)
-    del buf, event, hook
-    gc.collect()
-    assert memory() is None
-    return texts
-
-
-def dropped(group: Any, case: Case) -> None:
-    """Peers may still write into the heap of a buffer that was forgotten: it stays."""
-    buf = make_buffer(group, case)
-    round_trip(buf, case, 0)
-    session, memory = weakref.ref(buf._session), buf._session._memory
-    heap = weakref.ref(memory.heap.memory)
-    assert memory in gpu_memory._open
-    memory = weakref.ref(memory)
-    del buf
-    gc.collect()
-    assert session() is None
-    assert memory() in gpu_memory._open
-    assert heap() is not None
-    group.barrier()
-    memory().close()
-    gc.collect()
-    assert memory() is None
-    assert heap() is None
-
-
-def plan(group: Any, case: Case) -> str:
-    """The plan of a buffer on a GPU, with what NVSHMEM would have been started with."""
-    with make_buffer(group, case) as buf:
-        found = buf.plan()
-        assert sum(part.num_bytes for part in found.parts) == found.num_bytes == buf.num_rdma_bytes
-        assert (found.on_gpu, found.settings, found.num_local_ranks) == (True, (), case.world)
-        buf._session.heap.settings = (
-            Setting("NVSHMEM_REMOTE_TRANSPORT", "none", "needs no NIC", by_user=False),
-            Setting("NVSHMEM_CPU_AFFINITY", "AUTO", "threads stay", by_user=True),
-        )
-        return str(buf.plan())
-
-
-def crowd(group: Any, case: Case) -> list[Any]:
-    """Blocks of all ranks on a GPU run at once: each has its share of the multiprocessors."""
-    with make_buffer(group, case, num_sms=100) as buf:
-        found: list[Any] = [buf._session._kernels._num_sms]
-        heap = buf._session.heap
-        device = world.TwinDevice.of(torch.device("cuda", 0))
-        heap.links = ("own", *["same GPU"] * 200)
-        return [*found, error_of(lambda: gpu_open._num_sms(heap, device, 32))]
-
-
-def current_gpu(group: Any, case: Case) -> tuple[int, int]:
-    """ "cuda" means torch's current GPU, for what is checked and for what is used."""
-    asked, cuda = [], torch.cuda
-    kept = gpu_open.preflight.require, cuda.is_available, cuda.current_device
-    gpu_open.preflight.require = lambda index, nvshmem: asked.append(index)
-    cuda.is_available, cuda.current_device = lambda: True, lambda: 1
-    try:
-        with make_buffer(group, case) as buf:
-            round_trip(buf, case, 0)
-            used = {launch.device for launch in world.enter().launches()}
-            assert used == {1}
-            return asked[0], buf._session._kernels._device.index
-    finally:
-        gpu_open.preflight.require, cuda.is_available, cuda.current_device = kept
-
-
-def raises_inside(group: Any, case: Case) -> str:
-    """What a rank raises inside `with` comes out, instead of a wait for peers that do not end."""
-    buf = make_buffer(group, case)
-
-    def use() -> None:
-        with buf:
-            round_trip(buf, case, 0)
-            raise KeyError("the reason")
-
-    text = error_of(use)
-    assert buf._session is not None
-    buf.destroy()
-    return text
-
-
-class Alone:
-    """A group of one rank that looks like a process with NVSHMEM."""
-
-    rank, size, in_process = 0, 1, False
-
-    def all_gather(self, value: Any) -> list[Any]:
-        return [value]
-
-
-def by_nvshmem(group: Any, case: Case) -> str:
-    """A heap of NVSHMEM: its settings are in the plan, the default stream is a process's own."""
-    kept = gpu_open.nvshmem.open_heap, gpu_open.nvshmem.settings
-    heaps = []
-
-    def open_heap(_group: Any, num_bytes: int, device: Any, _pcie: bool) -> Any:
-        heaps.append(gpu_open.loopback.open_heap(group, num_bytes, device))
-        return heaps[0]
-
-    gpu_open.nvshmem.open_heap = open_heap
-    setting = Setting("NVSHMEM_DISABLE_NVLS", "1", "not used", by_user=False)
-    gpu_open.nvshmem.settings = lambda: [setting]
-    try:
-        buf = make_buffer(Alone(), case)
-    finally:
-        gpu_open.nvshmem.open_heap, gpu_open.nvshmem.settings = kept
-    with world.on_stream(0):
-        round_trip(buf, case, 0)
-    text, memory = str(buf.plan()), buf._session._memory
-    buf.destroy()
-    assert memory not in gpu_memory._open
-    assert heaps[0]._release is None
-    return text.splitlines()[-1]
-
-
-def one_cannot(group: Any, case: Case) -> str:
-    """A rank that cannot open its session tells the others, instead of leaving them waiting."""
-    opened, kept = len(gpu_memory._open), gpu_memory.host_memory
-    fails = threading.current_thread()
-    group.barrier()
-    if group.rank == 1:
-        gpu_memory.host_memory = lambda *args: (
-            refuse() if threading.current_thread() is fails else kept(*args)
-        )
-    group.barrier()
-    text = error_of(lambda: make_buffer(group, case))
-    gpu_memory.host_memory = kept
-    group.barrier()
-    assert len(gpu_memory._open) == opened
-    with make_buffer(group, case) as buf:
-        round_trip(buf, case, 0)
-    return text
-
-
-def refuse() -> None:
-    raise MemoryError("there is none")
 
 
 def run(name: str, case: Case, *args: Any) -> list[Any]:

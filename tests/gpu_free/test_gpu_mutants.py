@@ -1,0 +1,75 @@
+"""Faults put into the kernels for GPUs, which the simulated GPUs must notice.
+
+docs/memory_model.md says what the faults of gpu_mutants/ have shown.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import gpu_kernels
+import ptx
+import pytest
+from cpp.builds import copy_with
+from gpu_mutants import MUTANTS, RUNS, Mutant
+from late_programs import HELPERS
+
+JOBS = 2  # one compiles while another runs
+
+pytestmark = [
+    pytest.mark.skipif(gpu_kernels.NVCC is None, reason=gpu_kernels.WHY_NOT),
+    pytest.mark.slow,
+    pytest.mark.timeout(120),
+]
+
+
+def compiled(csrc: Path, arch: str) -> ptx.Program:
+    return ptx.load(gpu_kernels.compile_ptx(csrc, arch) + HELPERS)
+
+
+@pytest.fixture(scope="module")
+def unchanged() -> dict[str, ptx.Program]:
+    return {arch: compiled(gpu_kernels.CSRC, arch) for arch in ("sm_80", "sm_90a")}
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("run", RUNS)
+def test_kernels_are_right(unchanged: dict[str, ptx.Program], run: str, arch: str) -> None:
+    assert RUNS[run].complaint(unchanged[arch]) == ""
+
+
+def judge(mutant: Mutant, folder: Path) -> str:
+    """What is noticed of it; nothing: nothing is."""
+    program = compiled(copy_with(mutant.edits, folder), mutant.arch)
+    shutil.rmtree(folder)
+    complaints = (RUNS[run].complaint(program) for run in mutant.runs.split())
+    return next((complaint for complaint in complaints if complaint), "")
+
+
+@pytest.fixture(scope="module")
+def verdicts(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[str]]]:
+    """What became of each mutant that was selected; they are compiled and run side by side."""
+    ptx.build.engine()
+    calls = [getattr(item, "callspec", None) for item in request.session.items]
+    chosen = [call.params["gpu_mutant"] for call in calls if call and "gpu_mutant" in call.params]
+    with ThreadPoolExecutor(JOBS) as workers:
+        yield {
+            name: workers.submit(judge, MUTANTS[name], tmp_path_factory.mktemp("mutant"))
+            for name in chosen
+        }
+        workers.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize("gpu_mutant", MUTANTS)
+def test_fault_is_noticed(verdicts: dict[str, Future[str]], gpu_mutant: str) -> None:
+    fault, complaint = MUTANTS[gpu_mutant], verdicts[gpu_mutant].result()
+    if fault.equivalent:
+        assert complaint == "", f"it is not true that {fault.equivalent}"
+    else:
+        assert re.search(fault.sign, complaint), f"unnoticed: {complaint}"
