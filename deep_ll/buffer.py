@@ -44,7 +44,8 @@ class Buffer:
     own.
 
     Args:
-        group: a torch.distributed ProcessGroup with gloo, or a group of thread ranks
+        group: a torch.distributed ProcessGroup (with gloo on CPUs; with gloo or nccl on GPUs, where
+            nccl needs `torch.cuda.set_device` before), or a group of thread ranks
             (`deep_ll.testing.run_ranks`).
         num_nvl_bytes: taken and unused: the low-latency calls need no second buffer.
         num_rdma_bytes: bytes of this rank's heap, from `get_low_latency_rdma_size_hint`; the same
@@ -274,6 +275,19 @@ class Buffer:
         """
         sizes = (num_max_dispatch_tokens_per_rank, hidden, num_experts, 1, 0)
         self._usable().kinds.of(sizes)
+
+    def check(self) -> None:
+        """Raises what went wrong in calls that have returned.
+
+        On a GPU kernels find things out later, and the next call raises them. A loop that only
+        replays CUDA graphs makes no calls: it asks here, which costs no synchronization.
+
+        Raises:
+            ArgumentError: a choice that is none; it counted as -1.
+            PeerError, PeerTimeout: ranks disagreed, or one did not come.
+            OrderError: the buffer cannot be used any more.
+        """
+        self._usable().check()
 
     def plan(self) -> Plan:
         """What every byte of this rank's heap is for, and how much of it will be touched.

@@ -165,7 +165,7 @@ def _refuse_tensor(
     if not isinstance(value, torch.Tensor):
         raise ArgumentError(f"{name} is a {type(value).__name__}: it must be a torch.Tensor")
     if value.device != device:
-        place, cure = ("the CPU", "cpu()") if device.type == "cpu" else (device, f"to({device})")
+        place, cure = ("the CPU", "cpu()") if device.type == "cpu" else (device, f"to('{device}')")
         raise ArgumentError(
             f"{name} is on {value.device}: this buffer is on {place}, pass {name}.{cure}"
         )

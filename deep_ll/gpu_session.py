@@ -74,7 +74,7 @@ class GpuSession(Order):
 
     def dispatch(self, kind: Kind, tokens: Tokens, stats: torch.Tensor | None, mode: int) -> Sent:
         """Launches what sends this rank's tokens, and what receives, as `mode` says."""
-        self._hear()
+        self.check()
         epoch = self.next_dispatch()
         slot = epoch % NUM_SLOTS
         ledger = self.kinds.memory_of(kind).ledgers[slot]
@@ -101,7 +101,7 @@ class GpuSession(Order):
 
     def take_combine_buffer(self, this: Round) -> torch.Tensor:
         """The memory of the next combine: what is put on this stream from now on finds it free."""
-        self._hear()
+        self.check()
         epoch = self.next_combine()
         slot = epoch % NUM_SLOTS
         answer = _native.Answer(this.epoch % NUM_SLOTS, slot, True)
@@ -124,7 +124,7 @@ class GpuSession(Order):
     ) -> tuple[EventOverlap, Hook | None]:
         """Launches what sends the outputs of this rank's experts (None: they are read in place)
         and what adds up into `out`, as `mode` says. `choice`: topk_idx and topk_weights."""
-        self._hear()
+        self.check()
         topk_idx, weights = choice
         epoch = self.next_combine()
         self.check_source(this, epoch, x)
@@ -161,7 +161,7 @@ class GpuSession(Order):
                 raise error
         super().check_usable()
 
-    def _hear(self) -> None:
+    def check(self) -> None:
         """Raises what kernels have told since the last call."""
         self.check_usable()
         self._told.raise_bad_choice()

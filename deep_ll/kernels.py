@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from deep_ll.runtime.cuda.device import Device
     from deep_ll.runtime.cuda.driver import Kernel
 
-__all__ = ["BLOCK_WARPS", "FOLDER", "Kernels", "description", "tier_of"]
+__all__ = ["FOLDER", "Kernels", "block_warps", "description", "tier_of"]
 
-BLOCK_WARPS = 16
+_BLOCK_WARPS = (16, 8, 4)
 _WARP_LANES = 32
 
 
@@ -26,12 +26,28 @@ def tier_of(hidden: int) -> str:
     return named if named in description()["tiers"] else "any"
 
 
+def block_warps(shape: _native.Shape, max_shared_bytes: int) -> int:
+    """Warps of a block: as many as its shared memory is enough for.
+
+    Raises:
+        DeepLLError: not even the fewest fit.
+    """
+    for warps in _BLOCK_WARPS:
+        if _native.Launches.shared_bytes(shape, warps) <= max_shared_bytes:
+            return warps
+    raise DeepLLError(
+        f"a block of this GPU can have {max_shared_bytes} bytes of shared memory, rows of "
+        f"{shape.hidden} channels need {_native.Launches.shared_bytes(shape, _BLOCK_WARPS[-1])}"
+    )
+
+
 class _Loaded(NamedTuple):
     """The kernels of one kind of exchange."""
 
     dispatch: Kernel
     combine: Kernel
     credit: Kernel
+    warps: int
     shared_bytes: int
 
 
@@ -53,7 +69,8 @@ class Kernels:
         """Loads the kernels of a kind. Not while a CUDA graph is captured."""
         facts = description()["tiers"][tier_of(kind.sizes.hidden)]
         module = Module.load((FOLDER / facts["file"]).read_bytes(), self._device.index)
-        shared = _native.Launches.shared_bytes(kind.shape, BLOCK_WARPS)
+        warps = block_warps(kind.shape, self._device.max_shared_bytes)
+        shared = _native.Launches.shared_bytes(kind.shape, warps)
 
         def get(kernel: str, num_bytes: int) -> Kernel:
             name = facts["kernels"][kernel]["name"]
@@ -66,34 +83,32 @@ class Kernels:
             return found
 
         sizes = _native.Launches.DISPATCH_BYTES, _native.Launches.COMBINE_BYTES
-        self._loaded[kind.sizes] = _Loaded(
-            get("dispatch", sizes[0]), get("combine", sizes[1]), get("credit", sizes[1]), shared
-        )
+        kernels = get("dispatch", sizes[0]), get("combine", sizes[1]), get("credit", sizes[1])
+        self._loaded[kind.sizes] = _Loaded(*kernels, warps, shared)
 
     def dispatch(self, kind: Kind, params: bytearray, stream: int) -> None:
         """Launches a dispatch."""
         kernels = self._loaded[kind.sizes]
-        config = self._config(self._num_sms, kernels.shared_bytes, stream)
+        config = self._config(self._num_sms, kernels, stream)
         kernels.dispatch.launch(config, params, len(params))
 
     def combine(self, kind: Kind, params: bytearray, stream: int) -> None:
         """Launches a combine."""
         kernels = self._loaded[kind.sizes]
-        config = self._config(self._num_sms, kernels.shared_bytes, stream)
+        config = self._config(self._num_sms, kernels, stream)
         kernels.combine.launch(config, params, len(params))
 
     def credit(self, kind: Kind, params: bytearray, stream: int) -> None:
         """Launches the wait for the memory of the next combine."""
         kernels = self._loaded[kind.sizes]
-        config = self._config(1, kernels.shared_bytes, stream)
+        config = self._config(1, kernels, stream)
         kernels.credit.launch(config, params, len(params))
 
-    def _config(self, num_blocks: int, shared_bytes: int, stream: int) -> LaunchConfig:
-        key = num_blocks, shared_bytes, stream
+    def _config(self, num_blocks: int, kernels: _Loaded, stream: int) -> LaunchConfig:
+        key = num_blocks, kernels.shared_bytes, stream
         config = self._configs.get(key)
         if config is None:
-            config = LaunchConfig(
-                (num_blocks, 1, 1), (BLOCK_WARPS * _WARP_LANES, 1, 1), shared_bytes, stream
-            )
+            block = (kernels.warps * _WARP_LANES, 1, 1)
+            config = LaunchConfig((num_blocks, 1, 1), block, kernels.shared_bytes, stream)
             self._configs[key] = config
         return config

@@ -147,6 +147,10 @@ class Order:
             raise OrderError(otherwise)
         pending.finish()
 
+    def check(self) -> None:
+        """Raises what went wrong in calls that have returned."""
+        self.check_usable()
+
     def check_usable(self) -> None:
         """Raises if an earlier call left peers in an unknown state."""
         if self.broken is not None:

@@ -22,6 +22,7 @@ TEAM_FN bool accept_choices(
     const int bad = team.first(count, [&](int i) { return out[i] == kBad; });
     if (bad < 0) return true;
     team.once([&] {
+        if (args.verdict->has_bad_choice != 0) return;  // the host has not read the last one yet
         args.verdict->bad_choice = {judge(bad), bad / num_topk, bad % num_topk, choices.at(bad)};
         tell_host(team, &args.verdict->has_bad_choice, 1);
     });

@@ -1,11 +1,11 @@
-"""What ranks on simulated GPUs do: programs of launches, and every byte compared with the oracle."""
+"""Programs of launches for ranks on simulated GPUs; every byte is compared with the oracle."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
 import torch
-from cases import Case, Inputs, make_inputs, make_outputs
+from cases import Inputs, make_inputs, make_outputs
 from gpu_world import BOTH, RECEIVE, SEND, SLOTS, World
 from torch import Tensor
 

@@ -1,4 +1,4 @@
-"""The kernels for GPUs, executed as PTX on simulated GPUs, with random schedules and races reported.
+"""The kernels for GPUs, executed as PTX on simulated GPUs; schedules are random, races reported.
 
 Every byte that they deliver is compared with the oracle, which the CPU's kernels match too.
 """

@@ -1,17 +1,43 @@
 // worker.cpp: how UCX is set up for the link, and the calls of it.
 #include "symm/ucx/worker.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 #include "symm/doorbell.hpp"
 
 namespace deep_ll {
 namespace {
 
-// Settings come from DEEP_LL_UCX_* alone: what users set for their own UCX must not change ours.
 constexpr char kPrefix[] = "DEEP_LL";
 constexpr unsigned kMessageId = 0;
+
+// Settings come from DEEP_LL_UCX_* alone: what users set for their own UCX must not change ours. But UCX
+// reads UCX_* first, whatever prefix it is told, so these are hidden while it reads. (All of them at once:
+// what is unset while others look at the environment should be over soon.)
+class OthersSettingsHidden {
+   public:
+    OthersSettingsHidden() {
+        for (char** entry = environ; *entry != nullptr; ++entry) {
+            const std::string text = *entry;
+            const std::size_t end = text.find('=');
+            if (text.starts_with("UCX_") && end != std::string::npos)
+                hidden_.emplace_back(text.substr(0, end), text.substr(end + 1));
+        }
+        for (const auto& [name, value] : hidden_) unsetenv(name.c_str());
+    }
+    ~OthersSettingsHidden() {
+        for (const auto& [name, value] : hidden_) setenv(name.c_str(), value.c_str(), 1);
+    }
+    OthersSettingsHidden(const OthersSettingsHidden&) = delete;
+    OthersSettingsHidden& operator=(const OthersSettingsHidden&) = delete;
+
+   private:
+    std::vector<std::pair<std::string, std::string>> hidden_;
+};
 
 class Config {
    public:
@@ -44,6 +70,7 @@ class Config {
 }  // namespace
 
 Worker::Worker(const WorkerOptions& options) : ucp_(options.library_path) {
+    const OthersSettingsHidden hidden;
     init(options);
     try {
         create();

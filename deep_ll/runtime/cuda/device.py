@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from deep_ll.errors import ArgumentError
+from deep_ll.runtime.cuda import calls
 
 
 class SideStream:
@@ -63,6 +64,15 @@ class Device:
     def num_sms(self) -> int:
         """How many multiprocessors it has."""
         return int(torch.cuda.get_device_properties(self.index).multi_processor_count)
+
+    @property
+    def max_shared_bytes(self) -> int:
+        """The most shared memory that a block can ask for."""
+        attributes = calls.bindings().CUdevice_attribute
+        which = attributes.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+        doing = f"asking GPU {self.index} for its shared memory"
+        device = calls.call("cuDeviceGet", self.index, doing=doing)
+        return int(calls.call("cuDeviceGetAttribute", which, device, doing=doing))
 
     def zeros(self, count: int, dtype: torch.dtype) -> torch.Tensor:
         """Zeroed memory, on the current stream."""

@@ -86,6 +86,8 @@ def environment(size: str) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join([*map(str, FOLDERS), os.environ.get("PYTHONPATH", "")]),
         # Streams that share a connection run one after the other, and ranks wait for each other.
         "CUDA_DEVICE_MAX_CONNECTIONS": "32",
+        # Loading a kernel at its first launch may wait for one that waits for a peer.
+        "CUDA_MODULE_LOADING": "EAGER",
     }
     if size == "dry":
         from fake_cuda.process import with_fake_driver

@@ -28,6 +28,10 @@ class FakeDevice(Device):
     def num_sms(self) -> int:
         return 132
 
+    @property
+    def max_shared_bytes(self) -> int:
+        return 232448
+
     def current_stream(self) -> int:
         return self.stream
 

@@ -7,7 +7,7 @@ from cases import Case, make_inputs, make_outputs
 from exchange import expect, round_trip, send, send_back
 from fake_cuda.driver import Launch
 
-from deep_ll import _native, kernels
+from deep_ll import _native
 from deep_ll.runtime.cuda import calls
 from twin import world
 from twin.cases import kernel_of, make_buffer, on_ranks, own_launches
@@ -19,7 +19,7 @@ def check_form(launch: Launch, case: Case, tier: str, num_sms: int) -> None:
     shape = _native.Shape(case.world, 0, case.experts, case.max_tokens, case.hidden, case.topk, 1)
     assert launch.grid == (num_sms, 1, 1)
     assert launch.block == (512, 1, 1)
-    assert launch.shared_bytes == _native.Launches.shared_bytes(shape, kernels.BLOCK_WARPS)
+    assert launch.shared_bytes == _native.Launches.shared_bytes(shape, 16)
     assert launch.attributes == ()
     assert launch.device == 0
     assert kernel_of(launch)[0] == tier
