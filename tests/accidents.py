@@ -27,8 +27,9 @@ def kill_myself() -> None:
 
 
 def shm_files() -> set[str]:
-    """Files in /dev/shm, but for those of MPI jobs and of Python's process pools that may run beside
-    the tests."""
+    """Files in /dev/shm, but for those of MPI jobs and of Python's process pools, which may run
+    beside the tests.
+    """
     foreign = (*MPI_FILES, "sem.mp-")
     return {name for name in os.listdir("/dev/shm") if not name.startswith(foreign)}
 
