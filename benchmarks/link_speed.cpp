@@ -30,7 +30,8 @@ class Engine {
                  {1, 2, 3},
                  rank,
                  world.options.ranks},
-                {variable("LINK_LIBRARY"), "lo", world.options.ranks}) {}
+                {variable("LINK_LIBRARY"), "lo", world.options.ranks},
+                0) {}
 
     std::string address() const { return link_.address(); }
     void connect(int peer, const std::string& address) { link_.connect(peer, address); }

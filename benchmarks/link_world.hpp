@@ -61,6 +61,16 @@ struct World {
     bool remote(int a, int b) const { return a / (options.ranks / 2) != b / (options.ranks / 2); }
 };
 
+// Two ranks that share a core of two would be measured as two context switches.
+inline void pin(int rank, int num_ranks) {
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    if (num_ranks > cores) return;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(rank, &set);
+    sched_setaffinity(0, sizeof set, &set);
+}
+
 inline std::uint8_t* allocate(std::uint64_t bytes) {
     void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) std::abort();
@@ -164,6 +174,7 @@ int run_world(int argc, char** argv, const char* engine) {
         if (child != 0) continue;
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent) _exit(3);
+        pin(rank, world.options.ranks);
         world.heap = allocate(world.heap_bytes());
         Rank<Engine>(world, rank).run();
         _exit(0);

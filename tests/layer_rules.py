@@ -63,13 +63,17 @@ def wrong_includes(csrc: Path) -> Iterator[str]:
 
 
 def foreign_headers(csrc: Path) -> Iterator[str]:
-    """Headers of torch, which has no place in csrc, and of Python, which has one in bindings/."""
+    """Headers of torch, which has no place in csrc, of Python, which has one in bindings/, and of
+    UCX, which only its part of the link knows.
+    """
     for path, text in _sources(csrc).items():
         for _, name in INCLUDE.findall(text):
             if re.match(r"(torch|ATen|c10)/", name):
                 yield f"{path}: {name}: pointers arrive as integers, csrc/ does not know torch"
             if re.match(r"pybind11/|Python\.h", name) and path.parts[0] != "bindings":
                 yield f"{path}: {name} belongs into bindings/"
+            if re.match(r"uc[pst]/", name) and path.parent != Path("symm/ucx"):
+                yield f"{path}: {name} belongs into symm/ucx/"
 
 
 def named_machines(csrc: Path) -> Iterator[str]:

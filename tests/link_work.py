@@ -1,18 +1,20 @@
 """What the ranks of test_link.py do. A heap: the header, a word per peer, an inbox per peer."""
 
 import contextlib
+import ctypes
 import os
 import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from deep_ll import _native
-from deep_ll.errors import LinkUnavailable
+from deep_ll.errors import LinkUnavailable, PeerError
 from deep_ll.runtime.group import as_group
 from deep_ll.runtime.link import OwnHeap, open_link
 
@@ -20,6 +22,9 @@ WORDS = _native.HEAP_HEADER_BYTES
 INBOXES = 2 * WORDS
 MB = 1 << 20
 PATIENCE_S = 30.0
+
+_C = ctypes.CDLL(None)
+_C.getenv.restype = ctypes.c_char_p
 
 
 class Ends:
@@ -104,6 +109,52 @@ def random_blocks(group: Any, rounds: int) -> int:
         for stats in both.stats():
             assert stats["dropped"] == stats["held_back"] == 0
     return num_blocks
+
+
+def full_messages(group: Any) -> None:
+    """Bytes that leave no room for the word behind them, or just enough."""
+    with ends(group) as both:
+        full = _native.MESSAGE_BYTES - 48 - 16  # less a message's head and a span's
+        for turn, size in enumerate(range(full - 40, full + 40), start=1):
+            data = np.full(size, turn, np.uint8)
+            for peer in both.peers:
+                both.put(peer, both.inbox(both.rank, size), data)
+                both.signal(peer, turn)
+            for peer in both.peers:
+                both.await_word(peer, turn)
+                assert (both.bytes[both.inbox(peer, size) :][:size] == turn).all()
+                both.signal(peer, turn, index=both.size + both.rank)
+            for peer in both.peers:
+                both.await_word(both.size + peer, turn)
+
+
+def killed_in_traffic(group: Any, victim: int) -> list[int]:
+    """A rank is killed while all send as fast as they can, and some wait for it to take more."""
+    both = Ends(group, MB)
+    data = np.zeros(MB, np.uint8)
+    both.group.all_gather(None)
+    end = time.monotonic() + 1.0
+    while time.monotonic() < end or not both.link.dead(victim):
+        for peer in both.peers:
+            both.put(peer, both.inbox(both.rank, MB), data)
+            both.signal(peer, 1)
+        if both.rank == victim and time.monotonic() > end - 0.5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        assert time.monotonic() < end + 10
+    dead = [peer for peer in both.peers if both.link.dead(peer)]
+    for peer in both.peers:
+        both.signal(peer, 2)
+    for peer in both.peers:
+        if peer != victim:
+            both.await_word(peer, 2)
+    # So that all see only the victim dead, none closes before all have said that they looked.
+    for peer in both.peers:
+        both.signal(peer, 3)
+    for peer in both.peers:
+        if peer != victim:
+            both.await_word(peer, 3)
+    both.link.close(10**9)
+    return dead
 
 
 def passive_target(group: Any, busy_s: float) -> float:
@@ -193,6 +244,35 @@ def killed_peer(group: Any, victim: int) -> dict[str, Any]:
     return {"noticed_s": noticed_s, "dead": dead, "closing_s": time.monotonic() - start}
 
 
+def stalled_peer(group: Any, num_bytes: int) -> dict[str, Any]:
+    """Rank 1 is stopped, not dead: nothing is refused, and nothing is taken."""
+    os.environ["DEEP_LL_TIMEOUT_S"] = "0.5"
+    try:
+        both = Ends(group, num_bytes)
+    finally:
+        del os.environ["DEEP_LL_TIMEOUT_S"]
+    pids = both.group.all_gather(os.getpid())
+    both.group.all_gather(None)
+    told: dict[str, Any] = {}
+    if both.rank == 0:
+        data = np.zeros(num_bytes, np.uint8)
+        start = time.monotonic()
+        os.kill(pids[1], signal.SIGSTOP)
+        try:
+            both.put(1, both.inbox(0, num_bytes), data)
+            both.signal(1, 1)
+            told = {"sending_s": time.monotonic() - start, "dead": both.link.dead(1)}
+            start = time.monotonic()
+            both.link.close(5 * 10**8)
+            told["closing_s"] = time.monotonic() - start
+        finally:
+            os.kill(pids[1], signal.SIGCONT)
+    both.group.all_gather(None)
+    told["word"] = int(both.words[0])
+    both.link.close(10**9)
+    return told
+
+
 def with_environment(group: Any, variables: dict[str, str]) -> str:
     """What opening a link says, with these variables in the environment."""
     before = dict(os.environ)
@@ -203,12 +283,27 @@ def with_environment(group: Any, variables: dict[str, str]) -> str:
                 both.signal(peer, 3)
             for peer in both.peers:
                 both.await_word(peer, 3)
+        for name, value in variables.items():  # as other libraries see them
+            assert _C.getenv(name.encode()) == value.encode()
         return "open"
-    except LinkUnavailable as error:
+    except (LinkUnavailable, PeerError) as error:
         return str(error)
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+def listening(group: Any) -> set[str]:
+    """The addresses that this process listens on, in the kernel's notation."""
+    with ends(group):
+        own = set()
+        for fd in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):
+                own.add(fd.readlink().name)
+        tables = [Path(f"/proc/self/net/{table}") for table in ("tcp", "tcp6")]
+        lines = [line.split() for table in tables for line in table.read_text().splitlines()[1:]]
+        # Columns: local address, state (0A: listening), inode.
+        return {f[1].split(":")[0] for f in lines if f[3] == "0A" and f"socket:[{f[9]}]" in own}
 
 
 def stranger(group: Any, messages: list[bytes]) -> tuple[bool, list[dict[str, int]], int]:

@@ -40,6 +40,7 @@ BAD_EXAMPLES = [
     (foreign_headers, {"bindings/a.cpp": "#include <torch/extension.h>"}),
     (foreign_headers, {"team/a.cpp": "#include <ATen/ATen.h>"}),
     (foreign_headers, {"ep/a.cpp": "#include <pybind11/pybind11.h>"}),
+    (foreign_headers, {"symm/a.cpp": "#include <ucp/api/ucp.h>"}),
     (named_machines, {"ep/a.hpp": "int f();\n#ifdef __AVX2__\n#endif"}),
     (named_machines, {"symm/a.hpp": "# if 1\n#endif"}),
     (named_machines, {"ep/ep_tier.cpp": 'void f() { asm volatile("nop"); }'}),

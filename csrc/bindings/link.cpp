@@ -81,12 +81,12 @@ void bind_ucx_link(py::module_& m) {
     py::class_<UcxLink>(m, "UcxLink")
         .def(py::init([](int rank, int size, std::uint64_t heap_address, std::uint64_t heap_bytes,
                          const std::string& secret, const std::string& net_device,
-                         const std::string& library_path) {
+                         const std::string& library_path, std::int64_t patience_ns) {
                  return std::make_unique<UcxLink>(place_of(rank, size, heap_address, heap_bytes, secret),
-                                                  WorkerOptions{library_path, net_device, size});
+                                                  WorkerOptions{library_path, net_device, size}, patience_ns);
              }),
              py::arg("rank"), py::arg("size"), py::arg("heap_address"), py::arg("heap_bytes"),
-             py::arg("secret"), py::arg("net_device"), py::arg("library_path"))
+             py::arg("secret"), py::arg("net_device"), py::arg("library_path"), py::arg("patience_ns") = 0)
         .def("address", [](const UcxLink& link) { return py::bytes(link.address()); })
         .def("connect", &UcxLink::connect, Unlocked())
         .def("meet", &UcxLink::meet, Unlocked())

@@ -21,7 +21,7 @@ struct LinkStats {
     std::uint64_t bytes_landed;
     std::uint64_t messages_landed;
     std::uint64_t held_back;  // messages whose words wait, right now, for messages before them
-    std::uint64_t dropped;    // bad messages, from it or to it
+    std::uint64_t dropped;    // bad messages in its name
 };
 
 // Any thread may call any of these. Nothing is put below the heap's header, or past its end.
@@ -30,7 +30,8 @@ class Link {
     virtual ~Link() = default;
 
     // `bytes` to `offset` of the peer's heap. `from` may be changed when this returns. Puts are in no order
-    // among each other; they have landed when a later signal is seen. To a dead peer: nothing.
+    // among each other; they have landed when a later signal is seen. To a dead peer: nothing. Waits while
+    // too much is on its way; a peer that takes nothing for too long counts as dead.
     virtual void put(int peer, std::uint64_t offset, const void* from, std::uint64_t bytes) = 0;
 
     // The words are stored there (release) once everything that was put to that peer before has landed, after
@@ -48,8 +49,8 @@ class Link {
     // at once and not only when it sees that nobody else does.
     virtual void rest() = 0;
 
-    // The peer cannot be reached any more: its process ended, or it closed its link. Words it sent before may
-    // still have landed, so look at them first.
+    // The peer cannot be reached any more: its process ended, it closed its link, or it is stuck. Words it
+    // sent before may still have landed, so look at them first.
     virtual bool dead(int peer) const = 0;
 };
 

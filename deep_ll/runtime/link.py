@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import secrets
+import weakref
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +22,8 @@ _SECRET_BYTES = 32
 _SHOWN = 4  # failures that a message lists
 _LIBRARY = "libucp.so.0"
 _INSTALL = "pip install 'deep_ll[net]'"
+
+_open_links: weakref.WeakSet[_native.UcxLink] = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
@@ -64,25 +68,38 @@ def open_link(
     if link is None or problems:
         _close(link)
         raise LinkUnavailable(f"no link to other hosts: {_shorten(problems)}")
-    for peer in peers:
-        link.connect(peer, answers[peer][1])
-    unheard = link.meet(round(timeout_s * 1e9))
-    silent = [
-        f"rank {rank} has not heard ranks {missing}"
-        for rank, missing in enumerate(group.all_gather(unheard))
-        if missing
-    ]
+    _open_links.add(link)
+    problem = _connect(link, {peer: answers[peer][1] for peer in peers}, timeout_s)
+    silent = [f"rank {rank} {text}" for rank, text in enumerate(group.all_gather(problem)) if text]
     if silent:
         _close(link)
         raise PeerError(
-            f"{_shorten(silent)} within {timeout_s:g} s; this rank used the interface {device}: "
-            "if others have to be used, name them in DEEP_LL_UCX_NET_DEVICES; else look for a "
-            "firewall between the hosts"
+            f"{_shorten(silent)}; this rank used the interface {device}: if others have to be "
+            "used, name them in DEEP_LL_UCX_NET_DEVICES; else look for a firewall between the hosts"
         )
     return link
 
 
+def _connect(link: _native.UcxLink, addresses: dict[int, bytes], timeout_s: float) -> str:
+    """What went wrong; "" if all were connected and heard."""
+    for peer, address in addresses.items():
+        try:
+            link.connect(peer, address)
+        except _native.LinkError as error:
+            return f"cannot connect to rank {peer} ({error})"
+    unheard = link.meet(round(timeout_s * 1e9))
+    return f"has not heard ranks {unheard} within {timeout_s:g} s" if unheard else ""
+
+
+@atexit.register
+def _close_all() -> None:
+    """UCX must not be taken down under a link that works."""
+    for link in list(_open_links):
+        _close(link)
+
+
 def _open(group: Group, heap: OwnHeap, secret: bytes, device: str) -> _native.UcxLink:
+    settings = env.settings()
     if not _native.HAVE_UCX:
         raise LinkUnavailable(
             f"this deep_ll was built without UCX's headers: {_INSTALL}, then build deep_ll again"
@@ -95,10 +112,14 @@ def _open(group: Group, heap: OwnHeap, secret: bytes, device: str) -> _native.Uc
             heap.num_bytes,
             secret,
             device,
-            _library_path(env.settings().libucp),
+            _library_path(settings.libucp),
+            round(settings.timeout_s * 1e9),
         )
     except _native.LinkError as error:
-        raise LinkUnavailable(f"{error}; install UCX: {_INSTALL}") from error
+        raise LinkUnavailable(
+            f"{error} (UCX comes with {_INSTALL}; DEEP_LL_LIBUCP names another library, "
+            "DEEP_LL_UCX_NET_DEVICES another interface)"
+        ) from error
 
 
 def _library_path(named: str) -> str:

@@ -175,3 +175,23 @@ def one_slot_again(world: World, pulled: bool = False) -> None:
     for _ in range(NUM_COMBINES):
         late.combine(1, BOTH, pulled)
     late.finish()
+
+
+def announced_before_heard(world: World) -> None:
+    """A rank sends its next dispatch while another still wants its word on an older combine, and
+    finds the one that was told with the dispatch. It is slow: many of its blocks only wait."""
+    late, following = Late(world), Batch(world, 0, 1)
+    late.combine(0, SEND)
+    late.combine(1, SEND)
+    late.combine(0, RECEIVE)
+    ordinary = world.layout
+    for rank in range(world.case.world):
+        world.layout = ordinary._replace(blocks=12) if rank == 0 else ordinary
+        world.launch(rank, "combine", world.combine(rank, (0, 0), SEND))
+    world.layout = ordinary
+    following.dispatch(SEND)
+    late.combine(1, RECEIVE)
+    late.combine(0, RECEIVE)
+    following.dispatch(RECEIVE)
+    late.finish()
+    following.check_received()

@@ -166,7 +166,7 @@ OTHERS = {
     "hidden": (THREE.experts, THREE.max_tokens, 128, THREE.topk, "fp8", 0),
     "topk": (THREE.experts, THREE.max_tokens, THREE.hidden, 2, "fp8", 0),
     "format": (THREE.experts, THREE.max_tokens, THREE.hidden, THREE.topk, "ue8m0", 0),
-    "experts": (3, THREE.max_tokens, THREE.hidden, 2, "fp8", 0),
+    "experts": (3, THREE.max_tokens, THREE.hidden, THREE.topk, "fp8", 0),
     "tokens": (THREE.experts, 7, THREE.hidden, THREE.topk, "fp8", 0),
     "slot": (THREE.experts, THREE.max_tokens, THREE.hidden, THREE.topk, "fp8", 1),
 }

@@ -24,6 +24,8 @@ CASES = [
     Case(**SMALL, values="tiny"),
     Case(**SMALL, values="zeros", cast="ue8m0"),
     Case(world=2, tokens=3, max_tokens=4, experts=64, topk=32),
+    Case(world=2, tokens=3, max_tokens=4, experts=64, topk=16, values="huge"),
+    Case(world=2, tokens=32, max_tokens=32, rounds=2),  # a run of choices for each warp
     Case(world=2, tokens=2, max_tokens=2, hidden=16512, topk=2),  # more than a half of the ring
     Case(world=1, tokens=8, max_tokens=8),
     Case(world=3, experts=9, tokens=(0, 7, 3), max_tokens=8, routing="holes"),

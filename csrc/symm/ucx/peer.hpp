@@ -26,7 +26,6 @@ constexpr std::size_t kBuffersPerPeer = 16;
 // NOTE [two locks]: `filling` is held to fill and send, the link's own lock for every call of UCX. Who holds
 // `filling` may take the link's lock, never the other way round; handlers of UCX hold the link's.
 struct Peer {
-    std::atomic<bool> dead{false};
     const Ucp* ucp;
 
     // Under `filling`:
@@ -41,7 +40,11 @@ struct Peer {
     std::vector<std::unique_ptr<Buffer>> buffers;
     std::vector<Buffer*> idle;  // of these
 
-    bool reachable() const { return !dead.load(std::memory_order_acquire); }
+    bool reachable() const { return !dead_.load(std::memory_order_acquire); }
+    void die() { dead_.store(true, std::memory_order_release); }
+
+   private:
+    std::atomic<bool> dead_{false};
 };
 
 }  // namespace deep_ll

@@ -12,8 +12,12 @@ constexpr std::int64_t kForcedCloseNs = 1'000'000'000;  // needs no peer
 
 }  // namespace
 
-UcxLink::UcxLink(const LandingPlace& place, const WorkerOptions& options)
-    : place_(place), landing_(place), peers_(static_cast<std::size_t>(place.size)), worker_(options) {
+UcxLink::UcxLink(const LandingPlace& place, const WorkerOptions& options, std::int64_t patience_ns)
+    : place_(place),
+      landing_(place),
+      peers_(static_cast<std::size_t>(place.size)),
+      patience_ns_(patience_ns),
+      worker_(options) {
     for (Peer& peer : peers_) peer.ucp = &worker_.ucp();
     worker_.receive(arrived, this);
     const auto look = [this] {
@@ -107,21 +111,29 @@ bool UcxLink::open_message(Peer& peer) {
     return true;
 }
 
+// Null: none is free.
+Buffer* UcxLink::try_take(Peer& peer) {
+    if (peer.idle.empty() && peer.buffers.size() < kBuffersPerPeer) {
+        peer.buffers.emplace_back(new Buffer);
+        peer.buffers.back()->peer = &peer;
+        return peer.buffers.back().get();
+    }
+    if (peer.idle.empty()) worker_.progress();
+    if (peer.idle.empty()) return nullptr;
+    Buffer* buffer = peer.idle.back();
+    peer.idle.pop_back();
+    return buffer;
+}
+
 // Waits while too much is on its way, and lets arrivals land meanwhile: both ends may be waiting like this.
+// Null: there is nobody to send to.
 Buffer* UcxLink::take_buffer(Peer& peer) {
-    for (;; yield()) {
+    for (std::int64_t since_ns = 0;; yield()) {
         const std::scoped_lock held(lock_);
         if (!peer.reachable() || peer.ep == nullptr || closed_) return nullptr;
-        if (peer.idle.empty() && peer.buffers.size() == kBuffersPerPeer) worker_.progress();
-        if (peer.idle.empty() && peer.buffers.size() < kBuffersPerPeer) {
-            peer.buffers.emplace_back(new Buffer);
-            peer.buffers.back()->peer = &peer;
-            peer.idle.push_back(peer.buffers.back().get());
-        }
-        if (peer.idle.empty()) continue;
-        Buffer* buffer = peer.idle.back();
-        peer.idle.pop_back();
-        return buffer;
+        if (Buffer* buffer = try_take(peer)) return buffer;
+        if (since_ns == 0) since_ns = now_ns();
+        if (patience_ns_ != 0 && now_ns() - since_ns > patience_ns_) peer.die();
     }
 }
 
@@ -134,23 +146,24 @@ void UcxLink::send_bytes(Peer& peer, std::uint64_t bytes) {
     peer.open = nullptr;
     peer.writer.reset();
     ++peer.sent.messages_sent;
+    if (attendant_) attendant_->stand_by();  // who sends will soon look, too
     const std::scoped_lock held(lock_);
     const bool possible = peer.reachable() && !closed_;
     const ucs_status_ptr_t request =
         possible ? worker_.send(peer.ep, buffer->bytes, bytes, sent, buffer) : nullptr;
-    if (UCS_PTR_IS_ERR(request)) peer.dead.store(true, std::memory_order_release);
+    if (UCS_PTR_IS_ERR(request)) peer.die();
     if (!UCS_PTR_IS_PTR(request)) peer.idle.push_back(buffer);
 }
 
 void UcxLink::sent(void* request, ucs_status_t status, void* context) {
     auto* buffer = static_cast<Buffer*>(context);
-    if (status != UCS_OK) buffer->peer->dead.store(true, std::memory_order_release);
+    if (status != UCS_OK) buffer->peer->die();
     buffer->peer->idle.push_back(buffer);
     buffer->peer->ucp->request_free(request);
 }
 
 void UcxLink::failed(void* peer, ucp_ep_h, ucs_status_t) {
-    static_cast<Peer*>(peer)->dead.store(true, std::memory_order_release);
+    static_cast<Peer*>(peer)->die();
 }
 
 ucs_status_t UcxLink::arrived(void* context,
@@ -218,7 +231,7 @@ void UcxLink::close_connections(std::int64_t timeout_ns) {
     }
     const std::vector<bool> flushed = worker_.finish(flushes, now_ns() + timeout_ns);
     for (std::size_t i = 0; i < alive.size(); ++i) {
-        if (!flushed[i]) alive[i]->dead.store(true, std::memory_order_release);
+        if (!flushed[i]) alive[i]->die();
     }
     for (Peer& peer : peers_) {
         if (peer.ep != nullptr) closes.push_back(worker_.close(peer.ep, !peer.reachable()));

@@ -13,8 +13,8 @@ namespace deep_ll {
 
 class UcxLink final : public Link {
    public:
-    // Throws LinkError.
-    UcxLink(const LandingPlace& place, const WorkerOptions& options);
+    // `patience_ns`: how long a peer may take nothing of what is sent; 0: for ever. Throws LinkError.
+    UcxLink(const LandingPlace& place, const WorkerOptions& options, std::int64_t patience_ns);
     ~UcxLink() override;
 
     // Where peers connect to.
@@ -53,6 +53,7 @@ class UcxLink final : public Link {
     static void failed(void* peer, ucp_ep_h ep, ucs_status_t status);
 
     bool open_message(Peer& peer);
+    Buffer* try_take(Peer& peer);
     Buffer* take_buffer(Peer& peer);
     void send_message(Peer& peer);
     void send_bytes(Peer& peer, std::uint64_t bytes);
@@ -61,6 +62,7 @@ class UcxLink final : public Link {
     LandingPlace place_;
     Landing landing_;
     std::vector<Peer> peers_;
+    std::int64_t patience_ns_;
     std::mutex lock_;
     Worker worker_;
     std::optional<Attendant> attendant_;

@@ -92,8 +92,6 @@ void Worker::init(const WorkerOptions& options) {
     config.choose("RNDV_THRESH", "inf");
     config.prefer("TCP_TX_SEG_SIZE", "64k");
     config.prefer("TCP_RX_SEG_SIZE", "64k");
-    // Nobody is to write past the landing's checks.
-    config.prefer("TCP_PUT_ENABLE", "n");
     ucp_params_t params{};
     params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS |
                         UCP_PARAM_FIELD_MT_WORKERS_SHARED | UCP_PARAM_FIELD_NAME;

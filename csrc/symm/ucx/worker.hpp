@@ -7,6 +7,9 @@
 
 namespace deep_ll {
 
+// NOTE [trust]: Landing checks all that comes as a message. UCX's own wire format does not: whoever reaches
+// its TCP port and speaks it can write anywhere into this process, no secret asked. So a link listens on one
+// interface only, and the network behind that must be the job's own, as for MPI.
 struct WorkerOptions {
     std::string library_path;  // "": see Ucp
     std::string net_device;    // the only network interface that is used and listened on; "": all

@@ -69,12 +69,14 @@ class League {
     template <class F>
     TEAM_FN void one(const Wide<F>& phase) {
         if (failed_) return;
-        if (!after_wide_) meet();
+        meet();
         if (failed_) return;
         const int mine = static_cast<int>(threadIdx.x) / (kTeamWarps * kWarpLanes);
         const WideTeam team(static_cast<int>(blockIdx.x) * num_teams() + mine,
                             static_cast<int>(gridDim.x) * num_teams(), scratch(mine, 1));
+        team.bulk.loads = loads_;
         phase.run(team);
+        loads_ = team.bulk.loads;
         after_wide_ = true;
     }
 
@@ -120,6 +122,7 @@ class League {
     }
 
     const LeagueArgs& args_;
+    std::uint32_t loads_ = 0;  // by this warp so far: the state of its mbarriers
     bool after_wide_ = false;
     bool failed_ = false;
 };

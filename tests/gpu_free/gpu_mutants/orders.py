@@ -53,8 +53,7 @@ ORDERS = {
         FENCE + "#pragma unroll for (const Word& word : words) {",
         "\n#pragma unroll\nfor (const Word& word : words) {"
         "if (kWords > 1 && &word != &words[0]) fence_release_sys();",
-        "few late hooks free late_pulled late_mixed again",
-        equivalent="who waits for `consumed` alone needs what was released before, or was heard",
+        "announced",
     ),
     "rows_relaxed": told_relaxed(
         DISPATCH, "desk + offsetof(Desk, rows)", "args.progress->dispatched, 0", "few"

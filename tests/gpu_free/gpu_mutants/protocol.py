@@ -109,7 +109,7 @@ PROTOCOL = {
         PHASES,
         "DEEP_LL_WIDE(gather), DEEP_LL_SOLO(count_consumed)",
         "DEEP_LL_SOLO(count_consumed), DEEP_LL_WIDE(gather)",
-        "late again late_pulled late_mixed hooks free few",
+        "late again late_pulled late_mixed",
         equivalent="peers are told by a later call, after this one has read",
     ),
     # Epochs

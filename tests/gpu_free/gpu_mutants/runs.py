@@ -13,6 +13,7 @@ from late_programs import (
     BAD_CHOICE,
     FAILED,
     HAS_BAD_CHOICE,
+    announced_before_heard,
     deferred,
     far_hooks,
     late_combines,
@@ -123,6 +124,7 @@ def cancelling(world: World) -> None:
 FEW = {"world": 2, "tokens": 5, "max_tokens": 8}
 MANY = {"world": 2, "tokens": 24, "max_tokens": 24, "rounds": 1}
 THREE = {"world": 3, "experts": 6, "tokens": (4, 0, 7), "max_tokens": 8}
+ALONE = {"world": 2, "topk": 1, "tokens": (0, 1), "max_tokens": 1, "routing": "hot"}
 ALL_LAYOUTS = (TWO_TEAMS, BLOCKS, ONE_BLOCK)
 RUNS = {
     "few": Run(plain, Case(**FEW), ALL_LAYOUTS),
@@ -143,7 +145,7 @@ RUNS = {
         (ONE_BLOCK,),
         3,
     ),
-    "hooks": Run(hooks, Case(**THREE), ((2, 4), ONE_BLOCK), 6),
+    "hooks": Run(hooks, Case(**THREE), (ONE_BLOCK, (2, 4)), 4),
     "free": Run(free_running, Case(**THREE, rounds=4), ((2, 4), ONE_BLOCK), 6),
     "far_hooks": Run(far_hooks, Case(**THREE), (ONE_BLOCK, (2, 4)), 8),
     "deferred": Run(deferred, Case(**THREE), (ONE_BLOCK,), 2),
@@ -154,6 +156,7 @@ RUNS = {
     "late_mixed": Run(lambda world: late_combines(world, "mixed"), Case(**THREE), (ONE_BLOCK,), 6),
     "again": Run(one_slot_again, Case(**THREE), (ONE_BLOCK,), 4),
     "again_pulled": Run(lambda world: one_slot_again(world, True), Case(**THREE), (ONE_BLOCK,), 4),
+    "announced": Run(announced_before_heard, Case(**ALONE), (ONE_BLOCK,), 60),
     "wrap": Run(across_the_wrap, Case(**THREE, rounds=5), (ONE_BLOCK,), 3),
     "top_16": Run(
         # Overflows, so that the order of a sum shows.

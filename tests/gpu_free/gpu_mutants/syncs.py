@@ -38,7 +38,7 @@ SYNCS = {
         "bulk_await_all(); }",
         SYNC,
         "",
-        "few many wide hooks late late_pulled",
+        "few many wide read late",
         equivalent=WIDE_END,
     ),
     "put_warp": without(
@@ -78,7 +78,7 @@ SYNCS = {
         "place_rows(team, args, epoch);",
         SYNC,
         "",
-        "few four hooks free",
+        "few four free",
         equivalent=SOLO_END,
     ),
     "offer": without(
@@ -86,7 +86,7 @@ SYNCS = {
         "combined_value(args)}});",
         SYNC,
         "",
-        "few four late hooks",
+        "few four late",
         equivalent=READ_BEFORE,
     ),
     "tell_consumed": without(
@@ -98,7 +98,9 @@ SYNCS = {
     "meet_before": without(LEAGUE, "= *args_.state;", BLOCK, ""),
     "meet_after": without(LEAGUE, "failed = stop; }", BLOCK, "", "few", "Race|Fault"),
     "meet_before_solo": without(LEAGUE, "", "if (after_wide_) meet();", "after_wide_ = false;"),
-    "meet_before_wide": without(LEAGUE, "", "if (!after_wide_) meet();", ""),
+    "meet_before_wide": without(
+        LEAGUE, "if (failed_) return;", "meet();", "if (failed_) return; const int mine"
+    ),
     # Others
     "named_too_many": one(
         TEAM, "), kWarps * kWarpLanes);", "), kWarps * kWarpLanes + kWarpLanes);", sign="Fault|Hang"
@@ -129,5 +131,5 @@ SYNCS |= {
     "open_half_sm_80": before_hopper("open_half", "many many_bf16"),
     "put_half_sm_80": before_hopper("put_half", "few"),
     "solo_sm_80": before_hopper("solo", "few"),
-    "settle_sm_80": before_hopper("settle", "few many hooks late", WIDE_END),
+    "settle_sm_80": before_hopper("settle", "few many read", WIDE_END),
 }
