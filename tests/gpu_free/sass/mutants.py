@@ -77,7 +77,7 @@ MUTANTS = [
     ),
     Mutant(
         "outputs of peers never come through the read-only path",
-        *("combine", SUM, "? load16(", "? load_constant16("),
+        *("combine", SUM, "x[i] = load16(", "x[i] = load_constant16("),
     ),
     Mutant(
         "keeps eight loads of outputs under way",
@@ -119,8 +119,8 @@ MUTANTS = [
     ),
     Mutant(
         "multiplies and adds apart",
-        *("dispatch", CAST, "__fmul_rn(low_bf16(x.w[i]), scale.forward)"),
-        *("__fmaf_rn(low_bf16(x.w[i]), scale.forward, 0.0f)", ".ptx"),
+        *("dispatch", CAST, "__fmul_rn(low_bf16(x.w[i]), forward)"),
+        *("__fmaf_rn(low_bf16(x.w[i]), forward, 0.0f)", ".ptx"),
     ),
 ]
 

@@ -28,6 +28,18 @@ def is_after(kernel: Kernel, where: int, stores: str, fence: str) -> bool:
     return False
 
 
+def most_between(kernel: Kernel, wanted: str, end: str) -> int:
+    """How many such instructions follow each other, at most, before an `end`."""
+    most = run = 0
+    for instruction in kernel.code:
+        if instruction.matches(wanted):
+            run += 1
+        elif instruction.matches(end):
+            run = 0
+        most = max(most, run)
+    return most
+
+
 def released(kernel: Kernel, stores: str, fence: str) -> bool:
     """There are such stores, and each comes after the fence."""
     where = kernel.at(stores)
@@ -153,7 +165,7 @@ RULES = [
     ),
     Rule(
         "keeps eight loads of outputs under way",
-        lambda k: k.count(r"LDG\.E\.NA\.128(\.CONSTANT)?") >= 8,
+        lambda k: most_between(k, r"LDG\.E\.NA\.128(\.CONSTANT)?", r"FFMA.*") >= 8,
         ("combine",),
     ),
     Rule(
