@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from deep_ll.open import AnySession
     from deep_ll.order import Sent
     from deep_ll.rounds import Hook
+    from deep_ll.runtime.paths import Path
 
 topk_idx_t = torch.int64
 """DeepEP's name for the usual dtype of topk_idx; int32 is taken as well."""
@@ -63,6 +64,9 @@ class Buffer:
             current GPU if torch has one (for thread ranks: the CPU).
         num_sms: blocks of each kernel on a GPU, one a multiprocessor. Default: DEEP_LL_NUM_SMS, 32.
         allow_pcie_p2p: let GPUs that only PCIe connects write into each other's memory.
+        allow_nvlink_traffic: whether kernels load and store peers' memory themselves where they can
+            (NVLink; on CPUs shared memory). False: all goes over the network. True cannot be
+            combined with hooks. Default: as NVSHMEM_DISABLE_P2P says, else yes.
         row_major_scales: FP8 scales with strides (.., .., 1) instead of DeepEP's columns, which
             grouped GEMMs on GPUs want and processors do not: a dispatch is faster, and so is
             reading a row's scales.
@@ -72,6 +76,7 @@ class Buffer:
         ArgumentError: arguments that cannot work; sizes are checked on all ranks together.
         HeapMemoryError: the ranks of this host are expected to touch more memory than is free.
         GpuUnavailable: a GPU was asked for, and something that it needs is missing.
+        LinkUnavailable: there is no path to some peers; it names them, the reason and the cure.
         OrderError: a CUDA graph is being captured.
         PeerError: ranks passed different sizes, or a rank's memory cannot be mapped here.
     """
@@ -94,15 +99,19 @@ class Buffer:
         device: torch.device | str | None = None,
         num_sms: int | None = None,
         allow_pcie_p2p: bool = False,
+        allow_nvlink_traffic: bool | None = None,
         explicitly_destroy: bool = False,
     ) -> None:
         self._session: AnySession | None = None
         self.explicitly_destroy = explicitly_destroy
+        self._allow_p2p, self._hooks_checked = allow_nvlink_traffic, False
         if not low_latency_mode:
             raise ArgumentError("low_latency_mode=False: deep_ll has only the low-latency calls")
         settings = env.settings()
         timeout_s = settings.timeout_s if timeout_s is None else float(timeout_s)
-        options = Options(timeout_s, num_threads, row_major_scales, num_sms, allow_pcie_p2p)
+        options = Options(
+            timeout_s, num_threads, row_major_scales, num_sms, allow_pcie_p2p, allow_nvlink_traffic
+        )
         options.check()
         ranks = as_group(group)
         if ranks.size > _native.MAX_RANKS:
@@ -186,7 +195,7 @@ class Buffer:
             PeerTimeout: a rank did not come.
         """
         session = self._usable()
-        mode = _mode(async_finish, return_recv_hook)
+        mode = self._mode(session, async_finish, return_recv_hook)
         fmt = _FORMATS.get((use_fp8, round_scale, use_ue8m0))
         if fmt is None:
             fmt = checks.formats(use_fp8, round_scale, use_ue8m0)
@@ -233,7 +242,7 @@ class Buffer:
             ArgumentError, OrderError, PeerError, PeerTimeout: as in `low_latency_dispatch`.
         """
         session = self._usable()
-        mode = _mode(async_finish, return_recv_hook)
+        mode = self._mode(session, async_finish, return_recv_hook)
         this = session.live_round(handle)
         kind = this.kind
         num_topk, hidden = kind.sizes.num_topk, kind.sizes.hidden
@@ -275,6 +284,12 @@ class Buffer:
         """
         sizes = (num_max_dispatch_tokens_per_rank, hidden, num_experts, 1, 0)
         self._usable().kinds.of(sizes)
+
+    def paths(self) -> list[Path]:
+        """How each rank is reached: kind "self", "p2p" (its memory is mapped here) or "link" (over
+        the network), with the reason. By rank.
+        """
+        return list(self._usable().heap.paths)
 
     def check(self) -> None:
         """Raises what went wrong in calls that have returned.
@@ -332,6 +347,17 @@ class Buffer:
                 stacklevel=2,
             )
 
+    def _mode(self, session: AnySession, async_finish: bool, return_recv_hook: bool) -> int:
+        if not (async_finish or return_recv_hook):
+            return NOW
+        checks.modes(async_finish, return_recv_hook)
+        if async_finish:
+            return ASYNC
+        if not self._hooks_checked:
+            checks.hooks(session.heap.paths, self._allow_p2p)
+            self._hooks_checked = True
+        return HOOK
+
     def _usable(self) -> AnySession:
         session = self._session
         if session is None:
@@ -339,10 +365,3 @@ class Buffer:
         if session.broken is not None:
             session.check_usable()
         return session
-
-
-def _mode(async_finish: bool, return_recv_hook: bool) -> int:
-    if not (async_finish or return_recv_hook):
-        return NOW
-    checks.modes(async_finish, return_recv_hook)
-    return ASYNC if async_finish else HOOK

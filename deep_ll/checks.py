@@ -4,15 +4,20 @@ values and the cure.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from deep_ll import _native
 from deep_ll.errors import ArgumentError
+from deep_ll.runtime.paths import P2P
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from deep_ll._native import Shape
+    from deep_ll.runtime.paths import Path
 
 GROUP = 128  # channels that share a scale
 INDEX_DTYPES = (torch.int64, torch.int32)
@@ -225,6 +230,28 @@ def formats(use_fp8: bool, round_scale: bool, use_ue8m0: bool) -> int:
             "use_ue8m0=True keeps only exponents of the scales: it needs round_scale=True"
         )
     return use_fp8 + round_scale + use_ue8m0
+
+
+def hooks(paths: Sequence[Path], allow_p2p: bool | None) -> None:
+    """Hooks beside peers whose memory is written by this rank's own cores or multiprocessors: such
+    a copy is work, it does not go on behind the caller's back.
+    """
+    mapped = [path.peer for path in paths if path.kind == P2P]
+    if not mapped or allow_p2p is False:
+        return
+    if allow_p2p:
+        raise ArgumentError(
+            f"return_recv_hook=True with allow_nvlink_traffic=True: ranks {mapped} are reached by "
+            "load and store, which this rank's own cores or multiprocessors do, so a hook leaves "
+            "nothing to overlap. Make the buffer with allow_nvlink_traffic=False, or call without "
+            "return_recv_hook"
+        )
+    warnings.warn(
+        f"return_recv_hook=True: ranks {mapped} are reached by load and store, which is done "
+        "before the call returns; only what goes to other hosts overlaps. "
+        "allow_nvlink_traffic=False sends all over the network",
+        stacklevel=4,
+    )
 
 
 def modes(async_finish: bool, return_recv_hook: bool) -> None:

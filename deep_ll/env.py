@@ -53,6 +53,17 @@ VARIABLES = (
         "multiprocessors that a kernel on a GPU uses",
     ),
     Variable(
+        "NVSHMEM_DISABLE_P2P",
+        "0",
+        "1: peers' memory is not mapped, all goes over the network",
+    ),
+    Variable(
+        "DEEP_LL_RANKS_PER_NODE",
+        "0",
+        "on CPUs: each so many ranks count as a node, between which no memory is mapped; 0: by "
+        "what can be mapped",
+    ),
+    Variable(
         "DEEP_LL_LIBUCP",
         "auto",
         "path of the libucp.so.0 to reach other hosts with; auto: one that is loaded already, else "
@@ -71,6 +82,8 @@ class Settings:
     streaming: bool | None
     device: str
     num_sms: int
+    disable_p2p: bool | None
+    ranks_per_node: int
     libucp: str
 
 
@@ -94,6 +107,8 @@ def settings() -> Settings:
         streaming=_streaming(_text("DEEP_LL_STREAMING")),
         device=_device(_text("DEEP_LL_DEVICE")),
         num_sms=_num_sms(_text("DEEP_LL_NUM_SMS")),
+        disable_p2p=_disable_p2p(os.environ.get("NVSHMEM_DISABLE_P2P", "")),
+        ranks_per_node=_ranks_per_node(_text("DEEP_LL_RANKS_PER_NODE")),
         libucp=_libucp(_text("DEEP_LL_LIBUCP")),
     )
 
@@ -154,6 +169,18 @@ def _device(value: str) -> str:
     if value not in ("auto", "cpu", "cuda"):
         raise _refuse("DEEP_LL_DEVICE", value, "auto, cpu or cuda")
     return value
+
+
+def _disable_p2p(value: str) -> bool | None:
+    if value not in ("", "0", "1"):
+        raise _refuse("NVSHMEM_DISABLE_P2P", value, "0 or 1")
+    return value == "1" if value else None
+
+
+def _ranks_per_node(value: str) -> int:
+    if not value.isdecimal():
+        raise _refuse("DEEP_LL_RANKS_PER_NODE", value, "a number")
+    return int(value)
 
 
 def _num_sms(value: str) -> int:

@@ -9,7 +9,7 @@ from deep_ll.errors import DeepLLError, PeerError, PeerTimeout
 if TYPE_CHECKING:
     from deep_ll._native import Difference
 
-_TIMED_OUT = 1
+_TIMED_OUT, _DEAD = 1, 3
 _OUTPUTS = 4
 _USABLE = "Nothing was moved, the buffer can be used again"
 _PHASES = {
@@ -49,6 +49,13 @@ def why(
     outcome, phase, expected, missing = native.report()
     if outcome == _TIMED_OUT:
         return _timeout(rank, name, timeout_s, phase, expected, missing)
+    if outcome == _DEAD:
+        ranks = [peer for peer, _ in missing]
+        return PeerError(
+            f"rank {rank}, {name}, phase {_PHASES[phase]}: among ranks {ranks}, which have not "
+            "come, are some that cannot be reached any more: their processes ended, or the network "
+            "to them failed. This buffer can only be destroyed now"
+        )
     other = native.disagreement()
     if other is None:
         return DeepLLError(f"rank {rank}, {name}: interrupted while it waited for peers")

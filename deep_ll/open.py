@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from deep_ll.errors import ArgumentError
 from deep_ll.runtime.group import require_cpu_backend
 from deep_ll.runtime.heap import open_heap
+from deep_ll.runtime.paths import wish
 from deep_ll.session import Session
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Options:
     row_major_scales: bool
     num_sms: int | None
     allow_pcie_p2p: bool
+    allow_p2p: bool | None
 
     def check(self) -> None:
         """Raises ArgumentError for numbers that cannot be."""
@@ -54,7 +56,8 @@ def open_session(
     """Makes the heap and what works on it. Collective."""
     if device.type == "cpu":
         require_cpu_backend(group)
-        heap = open_heap(group, num_bytes)
+        wanted = wish(options.allow_p2p, settings.disable_p2p, settings.ranks_per_node)
+        heap = open_heap(group, num_bytes, wanted)
         return Session(heap, settings, expected, options)
     # Only now: machines without a GPU need none of its packages.
     from deep_ll.gpu_open import open_gpu_session

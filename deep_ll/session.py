@@ -15,11 +15,13 @@ from deep_ll.kinds import Kind, Kinds
 from deep_ll.order import ASYNC, HOOK, NOW, Order
 from deep_ll.rounds import NUM_SLOTS, Pending, Round
 from deep_ll.runtime import machine
+from deep_ll.runtime.paths import LINK
 
 if TYPE_CHECKING:
     from deep_ll._native import Answer, CallOptions
     from deep_ll.checks import Tokens
     from deep_ll.env import Settings
+    from deep_ll.kinds import Sizes
     from deep_ll.open import Options
     from deep_ll.order import Sent
     from deep_ll.rounds import Hook
@@ -83,6 +85,9 @@ class Session(Order):
             crowded=heap.num_local_ranks * threads > cores,
             level=machine.cpu_level(settings.cpu_level),
         )
+        if heap.link is not None:
+            self.exchange.use_link(heap.link, [path.kind == LINK for path in heap.paths])
+        self._outputs: dict[tuple[Sizes, int], torch.Tensor] = {}
         self.device, self.timeout_s = heap.device, options.timeout_s
         self._slots = [_Slot(_empty(torch.uint8), _empty(torch.int32)) for _ in range(NUM_SLOTS)]
         timeout_ns = round(options.timeout_s * _NS)
@@ -162,11 +167,24 @@ class Session(Order):
         """The memory of the next combine, once no peer reads its earlier content any more."""
         epoch = self.next_combine()
         slot = epoch % NUM_SLOTS
+        if self.heap.has_links:
+            self._taken = epoch, this
+            return self._outputs_of(this.kind, slot)
         free = self.exchange.await_credit(this.kind.shape, self._options[False, True], slot)
         if not free:
             self._fail(f"get_next_low_latency_combine_buffer (for combine #{epoch})")
         self._taken = epoch, this
         return this.kind.combine[slot]
+
+    def _outputs_of(self, kind: Kind, slot: int) -> torch.Tensor:
+        """Where experts write if not all peers can read this rank's heap: outputs are pushed from
+        there by all ranks. Only touched pages cost memory.
+        """
+        outputs = self._outputs.get((kind.sizes, slot))
+        if outputs is None:
+            outputs = torch.empty_like(kind.combine[slot])
+            self._outputs[kind.sizes, slot] = outputs
+        return outputs
 
     def combine(
         self,
@@ -181,6 +199,8 @@ class Session(Order):
         topk_idx, weights = choice
         epoch = self.next_combine()
         self.check_source(this, epoch, x)
+        if x is None and self.heap.has_links:
+            x = self._outputs_of(this.kind, epoch % NUM_SLOTS)
         choices = self._copy_choices(this, self._slots[epoch % NUM_SLOTS], topk_idx)
         self.finish_asynchronous()
         sizes = this.kind.sizes

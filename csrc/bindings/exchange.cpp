@@ -31,6 +31,11 @@ Exchange::Exchange(std::vector<std::uint64_t> bases,
       kernels_(kernels),
       pool_(num_threads) {}
 
+void Exchange::use_link(Link& link, std::vector<std::uint8_t> linked) {
+    link_ = &link;
+    linked_ = std::move(linked);
+}
+
 Common Exchange::common(const Shape& shape, const CallOptions& options, std::uint64_t ledger) {
     verdict_.wait.outcome = WaitOutcome::done;
     verdict_.wait.phase = 0;
@@ -38,7 +43,7 @@ Common Exchange::common(const Shape& shape, const CallOptions& options, std::uin
     Common args{};
     args.shape = shape;
     args.window = window_;
-    args.peers = {bases_.data(), rank_, static_cast<int>(bases_.size())};
+    args.peers = {bases_.data(), rank_, static_cast<int>(bases_.size()), link_, linked_.data()};
     args.progress = &progress_;
     args.policy = policy_of(options.timeout_ns, crowded_);
     args.verdict = &verdict_;

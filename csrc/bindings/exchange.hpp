@@ -54,6 +54,10 @@ class Exchange {
              bool crowded,
              const Kernels& kernels);
 
+    // Peers with linked[peer] != 0 are reached by `link`, which must outlive this; their bases are of memory
+    // of this rank's own, as large as a heap.
+    void use_link(Link& link, std::vector<std::uint8_t> linked);
+
     bool dispatch_send(const Shape&, const CallOptions&, std::uint64_t ledger, const Batch&);
     bool dispatch_receive(
         const Shape&, const CallOptions&, std::uint64_t ledger, std::uint32_t slot, std::uint64_t stats);
@@ -76,6 +80,8 @@ class Exchange {
     int num_teams(const CallOptions& options) const { return options.small ? 1 : pool_.num_teams(); }
 
     std::vector<std::uint64_t> bases_;
+    Link* link_ = nullptr;
+    std::vector<std::uint8_t> linked_;
     int rank_;
     bool crowded_;
     Window window_;

@@ -109,6 +109,14 @@ void bind_ucx_link(py::module_& m) {
 
 }  // namespace
 
+Link& link_of(const py::object& link) {
+#if DEEP_LL_HAVE_UCX
+    return link.cast<UcxLink&>();
+#else
+    throw std::invalid_argument("this build has no link: " + std::string(py::str(link)));
+#endif
+}
+
 void bind_link(py::module_& m) {
     bind_landing(m);
     m.attr("HEAP_HEADER_BYTES") = sizeof(HeapHeader);

@@ -165,6 +165,12 @@ void bind_exchange(py::module_& m) {
              }),
              py::arg("bases"), py::arg("rank"), py::arg("heap_bytes"), py::arg("num_threads"),
              py::arg("crowded"), py::arg("level"))
+        .def(
+            "use_link",
+            [](Exchange& e, const py::object& link, std::vector<std::uint8_t> linked) {
+                e.use_link(link_of(link), std::move(linked));
+            },
+            py::keep_alive<1, 2>())
         .def("dispatch_send", blocking(&Exchange::dispatch_send))
         .def("dispatch_receive", blocking(&Exchange::dispatch_receive))
         .def("combine_send", blocking(&Exchange::combine_send))

@@ -48,8 +48,8 @@ TEAM_FN void push_row(const Team& team, const CombineArgs& args, std::uint64_t l
     const Origin origin = *reinterpret_cast<const Origin*>(label + Label::origin_offset(shape));
     const std::uint64_t to = args.window.returned(shape, args.combine_slot, origin.choice, origin.token);
     const bf16* from = args.x + row * static_cast<std::uint64_t>(shape.hidden);
-    put(team, args.peers.at<std::byte>(static_cast<int>(origin.source), to),
-        reinterpret_cast<const std::byte*>(from), shape.bf16_bytes(), args.store);
+    put_row(team, args.peers, {static_cast<int>(origin.source), to}, reinterpret_cast<const std::byte*>(from),
+            shape.bf16_bytes(), args.store);
 }
 
 template <class Team>

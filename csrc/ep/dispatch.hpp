@@ -44,11 +44,15 @@ template <class Team>
 TEAM_FN bool announce(const Team& team, const DispatchArgs& args) {
     const std::uint32_t epoch = args.progress->dispatched + 1;
     const std::uint64_t desk = args.window.desk(args.shape.rank);
+    const std::uint64_t own_counts = args.window.counts_of(epoch, args.shape.rank);
+    const std::uint64_t own_greeting = desk + offsetof(Desk, greeting) + epoch % 2 * sizeof(Greeting);
     args.peers.each([&](int peer) {
-        auto* counts = args.peers.at<std::uint16_t>(peer, args.window.counts_of(epoch, args.shape.rank));
+        auto* counts = args.peers.at<std::uint16_t>(peer, own_counts);
         team.lanes(args.shape.num_experts,
                    [&](int e) { counts[e] = static_cast<std::uint16_t>(args.ledger.counts[e]); });
-        team.once([&] { args.peers.at<Desk>(peer, desk)->greeting[epoch % 2] = greeting_of(args); });
+        team.once([&] { *args.peers.at<Greeting>(peer, own_greeting) = greeting_of(args); });
+        ship(team, args.peers, {peer, own_counts}, static_cast<std::uint64_t>(args.shape.num_experts) * 2);
+        ship(team, args.peers, {peer, own_greeting}, sizeof(Greeting));
     });
     publish_all(team, args.peers,
                 {Word{desk + offsetof(Desk, consumed), args.progress->consumed, 0},
@@ -157,8 +161,27 @@ TEAM_FN void send(const Team& team, const DispatchArgs& args) {
     settle(team);
 }
 
+// This rank's rows for an expert lie side by side, and so do their labels.
+template <class Team>
+TEAM_FN void ship_rows(const Team& team, const DispatchArgs& args) {
+    const Shape& shape = args.shape;
+    const RecvLayout layout = RecvLayout::carve(shape);
+    for (int expert = 0; expert < shape.num_experts; ++expert) {
+        const int peer = shape.owner(expert);
+        const std::uint64_t count = args.ledger.counts[expert];
+        if (count == 0 || !args.peers.is_linked(peer)) continue;
+        const std::uint64_t first = shape.row_index(shape.local(expert), args.ledger.base[expert]);
+        const auto part = [&](std::uint64_t offset, std::uint64_t bytes) {
+            ship(team, args.peers, {peer, args.recv() + offset + first * bytes}, count * bytes);
+        };
+        part(layout.x, shape.row_bytes());
+        part(layout.labels, Label::bytes(shape));
+    }
+}
+
 template <class Team>
 TEAM_FN bool deliver(const Team& team, const DispatchArgs& args) {
+    if (args.peers.has_links()) ship_rows(team, args);
     const std::uint64_t desk = args.window.desk(args.shape.rank);
     publish_all(team, args.peers, {Word{desk + offsetof(Desk, rows), args.progress->dispatched, 0}});
     return true;

@@ -5,6 +5,8 @@
 
 namespace deep_ll {
 
+class Link;
+
 constexpr int kMaxRanks = 1024;
 
 // The same offset names the same thing in every heap, so an address is a base and an offset.
@@ -12,6 +14,12 @@ struct PeerMap {
     const std::uint64_t* bases;  // [size], this rank's own among them
     int rank;
     int size;
+    Link* link;                  // null: every peer's memory is mapped here
+    const std::uint8_t* linked;  // [size] 1: its base is memory of this rank's own; what is shipped from
+                                 // there goes by the link
+
+    WORD_FN bool has_links() const { return link != nullptr; }
+    WORD_FN bool is_linked(int peer) const { return has_links() && linked[peer] != 0; }
 
     template <class T>
     WORD_FN T* at(int peer, std::uint64_t offset) const {

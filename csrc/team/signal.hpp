@@ -33,7 +33,7 @@ struct Word {
     std::uint32_t value;
 };
 
-enum class WaitOutcome : std::uint32_t { done = 0, timeout = 1, interrupted = 2 };
+enum class WaitOutcome : std::uint32_t { done = 0, timeout = 1, interrupted = 2, dead = 3 };
 
 // How a wait ended, filled by the team that gave it up.
 struct WaitReport {

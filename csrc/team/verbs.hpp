@@ -2,6 +2,8 @@
 // host/ has those of HostTeam, gpu/ those of GpuTeam.
 // clang-format off
 //   put(team, to, from, bytes, how)                a row from this rank's memory to anyone's
+//   put_row(team, peers, place, from, bytes, how)  the same to a peer that may be behind a link
+//   ship(team, peers, place, bytes)                what was written for such a peer, on its way
 //   put_to(team, targets, n, from, bytes, how)     one row to several targets; it is read once
 //   put_patched(team, targets, n, row, patch, how) the same, but for 8 bytes that differ
 //   quantize_to(team, targets, n, scales, row, num_groups, format, how)   the same, cast on the way
@@ -28,6 +30,12 @@ enum class Store : std::uint32_t { cached = 0, streaming = 1 };
 
 constexpr std::uint64_t kVectorBytes = 16;  // the contract of every row: multiples of this, aligned to this
 constexpr int kMaxFan = 32;                 // widest fan of a team
+
+// A place in a peer's heap.
+struct Place {
+    int peer;
+    std::uint64_t offset;
+};
 
 // A row in a team's own memory, of which 8 bytes are another for each target.
 struct Patched {

@@ -17,14 +17,13 @@ import socket
 import struct
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-from deep_ll.errors import PeerError
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from deep_ll.runtime.group import Group
+    from deep_ll.runtime.paths import Wish
 
 _SECRET_BYTES = 32
 _PATIENCE_S = 60.0  # for one step of the hand-over
@@ -62,13 +61,22 @@ def sealed_memory(num_bytes: int) -> Iterator[Memory]:
         os.close(fd)
 
 
-@contextlib.contextmanager
-def exchange(group: Group, fd: int) -> Iterator[list[int | None]]:
-    """Gives `fd` to all peers and takes theirs: descriptors by rank, None for this rank's own.
-    Collective.
+class Taken(NamedTuple):
+    """What a rank got of each peer.
 
-    Raises:
-        PeerError: on every rank, if any rank cannot reach another one's memory; it names them.
+    Attributes:
+        fds: descriptors of their memory; None: this rank's own, or none.
+        why_not: why there is none; "" otherwise.
+    """
+
+    fds: list[int | None]
+    why_not: list[str]
+
+
+@contextlib.contextmanager
+def exchange(group: Group, fd: int, wish: Wish) -> Iterator[Taken]:
+    """Gives `fd` to the peers that the wish allows and takes theirs. Collective; never fails for
+    lack of a peer's memory, but says why it is not there.
     """
     card = Card()
     with (
@@ -80,29 +88,20 @@ def exchange(group: Group, fd: int) -> Iterator[list[int | None]]:
         cards = group.all_gather(card)
         server = threading.Thread(target=_serve, args=(listener, card.secret, fd), daemon=True)
         server.start()
-        fds: list[int | None] = [None] * group.size
-        failures: list[str] = []
+        taken = Taken([None] * group.size, [""] * group.size)
         for peer in (p for p in range(group.size) if p != group.rank):
+            taken.why_not[peer] = wish.against(group.rank, peer)
+            if taken.why_not[peer]:
+                continue
             try:
-                fds[peer] = taken = _take(cards[peer])
-                cleanup.callback(os.close, taken)
+                taken.fds[peer] = own = _take(cards[peer])
+                cleanup.callback(os.close, own)
             except OSError as error:
-                failures.append(f"rank {group.rank} cannot map the memory of rank {peer} ({error})")
-        everybody = [line for lines in group.all_gather(failures) for line in lines]
+                taken.why_not[peer] = f"its memory cannot be mapped ({error})"
+        group.all_gather(None)  # nobody takes any more
         _stop(card)
         server.join(_PATIENCE_S)
-        if everybody:
-            raise PeerError(_explain(everybody))
-        yield fds
-
-
-def _explain(failures: list[str]) -> str:
-    more = f" and {len(failures) - 4} more" if len(failures) > 4 else ""
-    return (
-        f"{'; '.join(failures[:4])}{more}. Ranks of one buffer must be on one host, in one "
-        f"network namespace and of one user: "
-        "this version has no path to other hosts"
-    )
+        yield taken
 
 
 def _serve(listener: socket.socket, secret: bytes, fd: int) -> None:

@@ -11,14 +11,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from deep_ll import _native
-from deep_ll.errors import HeapMemoryError, PeerError
-from deep_ll.runtime import handover
+from deep_ll.errors import HeapMemoryError, LinkUnavailable, PeerError
+from deep_ll.runtime import handover, machine
+from deep_ll.runtime.link import OwnHeap, open_link
+from deep_ll.runtime.paths import LINK, Path, Wish, agree
 
 if TYPE_CHECKING:
     from deep_ll.runtime.group import Group
 
 # Only touched pages count, as in a memfd. (Python has the name since 3.11.)
 _UNRESERVED = mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+_GOODBYE_NS = 2_000_000_000  # for what is still on its way when a link is closed
+_SHOWN = 4  # peers that a message lists
+_ANY = Wish()
 # Before 3.13 Python keeps a descriptor open for each mapping.
 _UNTRACKED: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
@@ -46,6 +51,10 @@ class AnyHeap(Protocol):
     def device(self) -> torch.device:
         """Where it is."""
 
+    @property
+    def paths(self) -> list[Path]:
+        """How each rank is reached."""
+
     def view(self, offset: int, dtype: torch.dtype, *sizes: int) -> torch.Tensor:
         """A tensor over this rank's heap."""
 
@@ -62,6 +71,11 @@ class Heap:
     rank: int
     maps: list[torch.Tensor] = field(repr=False)  # uint8 [num_bytes] each
     num_local_ranks: int
+    paths: list[
+        Path
+    ]  # by rank. Behind a link a map is this rank's own, and what it ships lies there
+    has_links: bool = False  # anywhere in the group
+    link: _native.UcxLink | None = field(default=None, repr=False)
 
     @property
     def bases(self) -> list[int]:
@@ -79,7 +93,11 @@ class Heap:
         return self.maps[self.rank].device
 
     def close(self) -> None:
-        """Nothing: the memory goes with the last tensor that looks into it."""
+        """Ends the link, if there is one. The memory goes with the last tensor that looks into
+        it.
+        """
+        if self.link is not None:
+            self.link.close(_GOODBYE_NS)
 
     @property
     def num_bytes(self) -> int:
@@ -96,25 +114,59 @@ class Heap:
         )
 
 
-def open_heap(group: Group, num_bytes: int) -> Heap:
-    """Makes this rank's heap and maps those of the others. Collective.
+def open_heap(group: Group, num_bytes: int, wish: Wish = _ANY) -> Heap:
+    """Makes this rank's heap, maps those of the others where it can, and opens a link to the rest.
+    Collective.
 
     Memory is not touched beyond the first page: what is never used costs nothing.
 
     Raises:
-        PeerError: a rank's memory cannot be mapped here (it is on another host), or is not what it
-            says it is.
+        LinkUnavailable: a peer's memory may not or cannot be mapped, and there is no link either.
+        PeerError: a rank's memory is not what it says it is.
     """
     nonce = secrets.token_bytes(_native.NONCE_BYTES)
     if group.in_process:
-        own = _map(-1, num_bytes, nonce)
-        return Heap(group.rank, group.all_gather(own), group.size)
+        return _thread_heap(group, num_bytes, nonce, wish)
     with handover.sealed_memory(num_bytes) as memory:
         own = _map(memory.fd, num_bytes, nonce)
-        with handover.exchange(group, memory.fd) as fds:
-            maps = [own if fd is None else _map(fd, num_bytes) for fd in fds]
-    _check_nonces(maps, group.all_gather(nonce), group)
-    return Heap(group.rank, maps, group.size)
+        with handover.exchange(group, memory.fd, wish) as taken:
+            maps = [own if fd is None else _map(fd, num_bytes) for fd in taken.fds]
+    paths = agree(group, taken.why_not)
+    behind = [path.peer for path in paths if path.kind == LINK]
+    for peer in behind:
+        maps[peer] = _map(-1, num_bytes)
+    nonces = group.all_gather(nonce)
+    _check_nonces({path.peer for path in paths} - set(behind), maps, nonces, group)
+    has_links = any(group.all_gather(bool(behind)))
+    link = _link_to(group, own, paths) if has_links else None
+    local = group.all_gather(machine.host_name())
+    return Heap(group.rank, maps, local.count(local[group.rank]), paths, has_links, link)
+
+
+def _thread_heap(group: Group, num_bytes: int, nonce: bytes, wish: Wish) -> Heap:
+    refused = next(
+        (r for r in map(wish.against, [group.rank] * group.size, range(group.size)) if r), ""
+    )
+    if refused:
+        raise LinkUnavailable(
+            f"ranks that are threads of one process have no other path than its memory: {refused}"
+        )
+    own = _map(-1, num_bytes, nonce)
+    return Heap(group.rank, group.all_gather(own), group.size, agree(group, [""] * group.size))
+
+
+def _link_to(group: Group, own: torch.Tensor, paths: list[Path]) -> _native.UcxLink:
+    behind = [path for path in paths if path.kind == LINK]
+    try:
+        heap = OwnHeap(own.data_ptr(), own.numel())
+        return open_link(group, heap, [path.peer for path in behind])
+    except LinkUnavailable as error:
+        reasons = "; ".join(f"rank {path.peer}: {path.reason}" for path in behind[:_SHOWN])
+        more = f" and {len(behind) - _SHOWN} more" if len(behind) > _SHOWN else ""
+        raise LinkUnavailable(
+            f"rank {group.rank} has no path to ranks {[path.peer for path in behind]} "
+            f"({reasons}{more}), because there is no link: {error}"
+        ) from error
 
 
 def _map(fd: int, num_bytes: int, nonce: bytes | None = None) -> torch.Tensor:
@@ -129,14 +181,16 @@ def _map(fd: int, num_bytes: int, nonce: bytes | None = None) -> torch.Tensor:
     return memory
 
 
-def _check_nonces(maps: list[torch.Tensor], nonces: list[bytes], group: Group) -> None:
+def _check_nonces(
+    mapped: set[int], maps: list[torch.Tensor], nonces: list[bytes], group: Group
+) -> None:
     """That a mapping is the memory it should be is proven by its content, not assumed from a host
     name.
     """
     wrong = [
         peer
         for peer, nonce in enumerate(nonces)
-        if bytes(maps[peer][: len(nonce)].tolist()) != nonce
+        if peer in mapped and bytes(maps[peer][: len(nonce)].tolist()) != nonce
     ]
     if wrong:
         raise PeerError(

@@ -13,6 +13,11 @@ _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
+def host_name() -> str:
+    """A name of this host that no other has, whatever namespaces a process is in."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
 def num_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0))

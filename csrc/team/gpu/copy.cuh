@@ -119,6 +119,19 @@ TEAM_FN void put(const Team& team, std::byte* to, const std::byte* from, std::ui
     }
 }
 
+// Every peer's memory is mapped.
+template <class Team>
+TEAM_FN void put_row(const Team& team,
+                     const PeerMap& peers,
+                     const Place& to,
+                     const std::byte* from,
+                     std::uint64_t bytes,
+                     Store how) {
+    put(team, peers.at<std::byte>(to.peer, to.offset), from, bytes, how);
+}
+template <class Team>
+TEAM_FN void ship(const Team&, const PeerMap&, const Place&, std::uint64_t) {}
+
 template <class Team>
 TEAM_FN void settle(const Team& team) {
     if constexpr (kHasBulk) {

@@ -2,6 +2,7 @@
 // published.
 #pragma once
 
+#include "symm/link.hpp"
 #include "team/host/host_team.hpp"
 #include "team/host/vec.hpp"
 
@@ -89,6 +90,27 @@ TEAM_FN void put(const Team&, std::byte* to, const std::byte* from, std::uint64_
         for (std::uint64_t i = 0; i < kBlock; i += kLine) prefetch(from + at + kAhead + i);
         copy_block<true>(to + at, from + at, size);
     }
+}
+
+// To a peer that may be behind a link.
+template <class Team>
+TEAM_FN void put_row(const Team& team,
+                     const PeerMap& peers,
+                     const Place& to,
+                     const std::byte* from,
+                     std::uint64_t bytes,
+                     Store how) {
+    if (peers.is_linked(to.peer))
+        peers.link->put(to.peer, to.offset, from, bytes);
+    else
+        put(team, peers.at<std::byte>(to.peer, to.offset), from, bytes, how);
+}
+
+// What was written at a place, if that is behind a link.
+template <class Team>
+TEAM_FN void ship(const Team&, const PeerMap& peers, const Place& place, std::uint64_t bytes) {
+    if (peers.is_linked(place.peer))
+        peers.link->put(place.peer, place.offset, peers.at<std::byte>(place.peer, place.offset), bytes);
 }
 
 // The same row to targets.at(k), k < num_targets, where that is not null; it is read once.

@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "symm/doorbell.hpp"
+#include "symm/link.hpp"
 #include "team/host/host_team.hpp"
 
 DEEP_LL_TIER_BEGIN
@@ -18,11 +19,19 @@ TEAM_FN void pause_briefly() {
 #endif
 }
 
+template <int kWords>
+TEAM_FN void signal_by_link(const PeerMap& peers, int peer, const Word (&words)[kWords]) {
+    LinkWord sent[kWords];
+    for (int i = 0; i < kWords; ++i) sent[i] = {words[i].signal, signal_word(words[i].epoch, words[i].value)};
+    peers.link->signal(peer, std::span<const LinkWord>(sent, kWords));
+}
+
 // The same words to every rank. Everything this team wrote before is visible to whoever acquires one of them.
 // A rank is woken once.
 template <class Team, int kWords>
 TEAM_FN void publish_all(const Team&, const PeerMap& peers, const Word (&words)[kWords]) {
     peers.each([&](int peer) {
+        if (peers.is_linked(peer)) return signal_by_link(peers, peer, words);
         for (const Word& word : words) {
             std::atomic_ref<std::uint64_t> to(peers.at<Signal>(peer, word.signal)->word);
             to.store(signal_word(word.epoch, word.value), std::memory_order_release);
@@ -55,6 +64,14 @@ class Arrivals {
         for (int rank = first_; rank < peers_.size; ++rank) missing += !reached(load(rank), epoch_);
         return missing;
     }
+    // Somebody who will never come, and has not.
+    bool any_dead() const {
+        if (!peers_.has_links()) return false;
+        for (int rank = first_; rank < peers_.size; ++rank)
+            if (peers_.is_linked(rank) && peers_.link->dead(rank) && !reached(load(rank), epoch_))
+                return true;
+        return false;
+    }
     void describe(WaitReport& report, std::uint32_t phase) const {
         report.expect(phase, epoch_);
         for (int rank = first_; rank < peers_.size; ++rank) report.note(rank, load(rank));
@@ -82,11 +99,14 @@ bool nap(Waiting& waiting,
     const std::int64_t left = deadline_ns == 0 ? kNapNs : deadline_ns - now_ns();
     if (left <= 0) report.outcome = WaitOutcome::timeout;
     if (left <= 0) return false;
+    if (waiting.any_dead()) report.outcome = WaitOutcome::dead;
+    if (report.outcome == WaitOutcome::dead) return false;
     Doorbell& bell = peers.mine<HeapHeader>(0)->doorbell;
     const std::uint64_t arrived = bell.arrived.load(std::memory_order_acquire);
     const std::uint64_t missing = waiting.count_missing();
     if (missing == 0) return true;
     const std::int64_t before = now_ns();
+    if (peers.has_links()) peers.link->rest();
     sleep(
         bell, arrived, missing, left < kNapNs ? left : kNapNs,
         [](void* context) { return !static_cast<Waiting*>(context)->all(); }, &waiting);
@@ -112,7 +132,7 @@ bool await_all(const Team&,
     }
     for (int i = 0; i < policy.num_yields; ++i) {
         if (arrivals.all()) return true;
-        yield();
+        if (!peers.has_links() || !peers.link->progress()) yield();
     }
     if (arrivals.all()) return true;
     const std::int64_t deadline_ns = policy.timeout_ns == 0 ? 0 : now_ns() + policy.timeout_ns;

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from deep_ll.runtime.paths import P2P, SELF, Path
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -43,6 +45,12 @@ class GpuHeap:
     def num_ranks(self) -> int:
         """How many ranks there are."""
         return len(self.bases)
+
+    @property
+    def paths(self) -> list[Path]:
+        """How each rank is reached."""
+        kinds = [SELF if peer == self.rank else P2P for peer in range(self.num_ranks)]
+        return [Path(peer, kind, self.links[peer]) for peer, kind in enumerate(kinds)]
 
     @property
     def device(self) -> torch.device:
