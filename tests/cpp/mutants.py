@@ -126,7 +126,7 @@ MUTANTS = {
     ),
     "one_greeting": Mutant(
         (
-            (DISPATCH, "greeting[epoch % 2] =", "greeting[0] ="),
+            (DISPATCH, "epoch % 2 * sizeof(Greeting)", "0 * sizeof(Greeting)"),
             (DISPATCH, "->greeting[epoch % 2]; }", "->greeting[0]; }"),
         ),
         DEFERRED,

@@ -42,7 +42,7 @@ PROTOCOL = {
     ),
     "one_greeting": Mutant(
         (
-            (DISPATCH, "greeting[epoch % 2] =", "greeting[0] ="),
+            (DISPATCH, "epoch % 2 * sizeof(Greeting)", "0 * sizeof(Greeting)"),
             (DISPATCH, "->greeting[epoch % 2]; }", "->greeting[0]; }"),
         ),
         "hooks free",
