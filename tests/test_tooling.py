@@ -68,7 +68,7 @@ def test_only_env_reads_the_environment() -> None:
 def test_environment_is_documented() -> None:
     names = {variable.name for variable in deep_ll.env.VARIABLES}
     source = (ROOT / "deep_ll" / "env.py").read_text(encoding="utf-8")
-    assert names == set(re.findall(r"DEEP_LL_[A-Z_]+", source))
+    assert names == set(re.findall(r"(?:DEEP_LL|NVSHMEM)_[A-Z0-9_]+", source))
     assert all(variable.default and variable.meaning for variable in deep_ll.env.VARIABLES)
 
 

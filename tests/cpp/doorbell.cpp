@@ -31,6 +31,7 @@ struct Waiting {
         here = true;
         ring(bell);
     }
+    bool any_dead() const { return false; }
     std::uint64_t count_missing() const {
         const std::uint64_t missing = here ? 0 : 1;
         arrive_at(Moment::while_counting);
