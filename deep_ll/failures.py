@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Protocol
 
 from deep_ll.errors import DeepLLError, PeerError, PeerTimeout
@@ -35,7 +36,12 @@ class Reporter(Protocol):
 
 
 def why(
-    native: Reporter, rank: int, name: str, timeout_s: float, remedy: str = _USABLE
+    native: Reporter,
+    rank: int,
+    name: str,
+    timeout_s: float,
+    remedy: str = _USABLE,
+    gone: Collection[int] = (),
 ) -> DeepLLError:
     """The exception for an operation that the kernels gave up.
 
@@ -45,16 +51,17 @@ def why(
         name: of the operation, for people.
         timeout_s: how long it waited.
         remedy: what becomes of the buffer after ranks disagreed on a dispatch.
+        gone: peers behind a link that cannot be reached any more.
     """
     outcome, phase, expected, missing = native.report()
     if outcome == _TIMED_OUT:
         return _timeout(rank, name, timeout_s, phase, expected, missing)
     if outcome == _DEAD:
-        ranks = [peer for peer, _ in missing]
+        ranks = [peer for peer, _ in missing if peer in gone]
         return PeerError(
-            f"rank {rank}, {name}, phase {_PHASES[phase]}: among ranks {ranks}, which have not "
-            "come, are some that cannot be reached any more: their processes ended, or the network "
-            "to them failed. This buffer can only be destroyed now"
+            f"rank {rank}, {name}, phase {_PHASES[phase]}: ranks {ranks} have not come and cannot "
+            "be reached any more: processes ended, buffers were destroyed, or the network "
+            "failed. This buffer can only be destroyed now"
         )
     other = native.disagreement()
     if other is None:

@@ -247,7 +247,8 @@ class Session(Order):
         return self._options[streaming, num_bytes < _WORTH_WAKING]
 
     def _fail(self, name: str) -> None:
-        error = failures.why(self.exchange, self.rank, name, self.timeout_s)
+        gone = self.heap.gone()
+        error = failures.why(self.exchange, self.rank, name, self.timeout_s, gone=gone)
         if self.exchange.disagreement() is None:
             self.broken = str(error)
         raise error

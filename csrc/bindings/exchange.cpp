@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "symm/link.hpp"
+
 namespace deep_ll {
 namespace {
 
@@ -40,6 +42,7 @@ Common Exchange::common(const Shape& shape, const CallOptions& options, std::uin
     verdict_.wait.outcome = WaitOutcome::done;
     verdict_.wait.phase = 0;
     verdict_.disagreement.peer = -1;
+    if (link_ != nullptr) link_->be_patient({options.timeout_ns, python_interrupts});
     Common args{};
     args.shape = shape;
     args.window = window_;

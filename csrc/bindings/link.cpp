@@ -76,6 +76,12 @@ void signal(UcxLink& link, int peer, std::uint64_t offset, std::uint64_t word) {
     static_cast<Link&>(link).signal(peer, offset, word);
 }
 
+// Not with the GIL: who fills a message may be asking Python whether to go on.
+LinkStats unlocked_stats(UcxLink& link, int peer) {
+    const py::gil_scoped_release unlocked;
+    return link.stats(peer);
+}
+
 void bind_ucx_link(py::module_& m) {
     py::register_exception<LinkError>(m, "LinkError", PyExc_RuntimeError);
     py::class_<UcxLink>(m, "UcxLink")
@@ -95,7 +101,7 @@ void bind_ucx_link(py::module_& m) {
         .def("progress", &UcxLink::progress, Unlocked())
         .def("rest", &UcxLink::rest, Unlocked())
         .def("dead", &UcxLink::dead)
-        .def("stats", [](UcxLink& link, int peer) { return dict_of(link.stats(peer)); })
+        .def("stats", [](UcxLink& link, int peer) { return dict_of(unlocked_stats(link, peer)); })
         .def_property_readonly("dropped", &UcxLink::dropped)
         .def_property_readonly("version", &UcxLink::version)
         .def("close", &UcxLink::close, Unlocked())

@@ -15,14 +15,16 @@ namespace deep_ll {
 
 bool python_interrupts() {
     const py::gil_scoped_acquire gil;
-    return PyErr_CheckSignals() != 0;
+    // Asked again after an answer that ended only a part of a call, it is still so.
+    return PyErr_Occurred() != nullptr || PyErr_CheckSignals() != 0;
 }
 
 namespace {
 
 // Passes on the error that a signal handler raised while a call was waiting.
 bool raise_if_interrupted(Exchange& exchange, bool done) {
-    if (exchange.verdict().wait.outcome != WaitOutcome::interrupted) return done;
+    const bool waited = exchange.verdict().wait.outcome == WaitOutcome::interrupted;
+    if (!waited && PyErr_Occurred() == nullptr) return done;
     exchange.set_interrupted();
     if (PyErr_Occurred() != nullptr) throw py::error_already_set();
     return done;

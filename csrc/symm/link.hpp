@@ -24,6 +24,12 @@ struct LinkStats {
     std::uint64_t dropped;    // bad messages in its name
 };
 
+// How long is waited for a peer that takes nothing while much is on its way to it.
+struct Patience {
+    std::int64_t timeout_ns;  // 0: for ever
+    bool (*interrupted)();    // asked now and then; true: no longer
+};
+
 // Any thread may call any of these. Nothing is put below the heap's header, or past its end.
 class Link {
    public:
@@ -41,6 +47,9 @@ class Link {
         const LinkWord one{offset, word};
         signal(peer, std::span(&one, 1));
     }
+
+    // For all puts and signals from now on.
+    virtual void be_patient(const Patience& patience) = 0;
 
     // To be called again and again inside waits: lets arrivals land. True: something happened.
     virtual bool progress() = 0;

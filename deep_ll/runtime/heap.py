@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import secrets
 import sys
+import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -71,11 +72,15 @@ class Heap:
     rank: int
     maps: list[torch.Tensor] = field(repr=False)  # uint8 [num_bytes] each
     num_local_ranks: int
-    paths: list[
-        Path
-    ]  # by rank. Behind a link a map is this rank's own, and what it ships lies there
+    paths: list[Path]  # by rank. Behind a link a map is this rank's own: what it ships lies there
     has_links: bool = False  # anywhere in the group
     link: _native.UcxLink | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        # Peers write here until the link is closed, so that comes before the memory goes; also of a
+        # buffer that is just dropped, and at the end of a program that never destroys it.
+        if self.link is not None:
+            weakref.finalize(self, self.link.close, _GOODBYE_NS)
 
     @property
     def bases(self) -> list[int]:
@@ -91,6 +96,13 @@ class Heap:
     def device(self) -> torch.device:
         """Where it is."""
         return self.maps[self.rank].device
+
+    def gone(self) -> set[int]:
+        """Peers behind the link that cannot be reached any more."""
+        if self.link is None:
+            return set()
+        behind = (path.peer for path in self.paths if path.kind == LINK)
+        return {peer for peer in behind if self.link.dead(peer)}
 
     def close(self) -> None:
         """Ends the link, if there is one. The memory goes with the last tensor that looks into
@@ -144,9 +156,9 @@ def open_heap(group: Group, num_bytes: int, wish: Wish = _ANY) -> Heap:
 
 
 def _thread_heap(group: Group, num_bytes: int, nonce: bytes, wish: Wish) -> Heap:
-    refused = next(
-        (r for r in map(wish.against, [group.rank] * group.size, range(group.size)) if r), ""
-    )
+    peers = (peer for peer in range(group.size) if peer != group.rank)
+    own_refusal = next(filter(None, (wish.against(group.rank, peer) for peer in peers)), "")
+    refused = next(filter(None, group.all_gather(own_refusal)), "")
     if refused:
         raise LinkUnavailable(
             f"ranks that are threads of one process have no other path than its memory: {refused}"
@@ -185,15 +197,16 @@ def _check_nonces(
     mapped: set[int], maps: list[torch.Tensor], nonces: list[bytes], group: Group
 ) -> None:
     """That a mapping is the memory it should be is proven by its content, not assumed from a host
-    name.
+    name. Raises on all ranks or on none.
     """
     wrong = [
         peer
         for peer, nonce in enumerate(nonces)
         if peer in mapped and bytes(maps[peer][: len(nonce)].tolist()) != nonce
     ]
-    if wrong:
-        raise PeerError(
-            f"rank {group.rank} mapped memory that is not the heap of ranks {wrong}: start the "
-            f"job again"
-        )
+    for rank, others in enumerate(group.all_gather(wrong)):
+        if others:
+            raise PeerError(
+                f"rank {rank} mapped memory that is not the heap of ranks {others}: start the job "
+                "again"
+            )

@@ -26,6 +26,7 @@ constexpr std::size_t kBuffersPerPeer = 16;
 // NOTE [two locks]: `filling` is held to fill and send, the link's own lock for every call of UCX. Who holds
 // `filling` may take the link's lock, never the other way round; handlers of UCX hold the link's.
 struct Peer {
+    std::atomic<bool> given_up{false};  // it took nothing for too long: what it missed cannot be made up for
     const Ucp* ucp;
 
     // Under `filling`:

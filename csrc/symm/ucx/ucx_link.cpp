@@ -1,14 +1,17 @@
 // ucx_link.cpp: filling messages, sending them, and letting those of peers land.
 #include "symm/ucx/ucx_link.hpp"
 
+#include <algorithm>
+
 #include "core/check.hpp"
 #include "symm/doorbell.hpp"
 
 namespace deep_ll {
 namespace {
 
-constexpr int kLooks = 64;                              // of the attendant, before others get the lock
-constexpr std::int64_t kForcedCloseNs = 1'000'000'000;  // needs no peer
+constexpr int kLooks = 64;                        // of the attendant, before others get the lock
+constexpr std::int64_t kClosingNs = 500'000'000;  // for what UCX itself still holds
+constexpr std::int64_t kBrieflyNs = 50'000'000;   // before somebody is asked whether to go on
 
 }  // namespace
 
@@ -16,8 +19,8 @@ UcxLink::UcxLink(const LandingPlace& place, const WorkerOptions& options, std::i
     : place_(place),
       landing_(place),
       peers_(static_cast<std::size_t>(place.size)),
-      patience_ns_(patience_ns),
-      worker_(options) {
+      worker_(options),
+      patience_{patience_ns, nullptr} {
     for (Peer& peer : peers_) peer.ucp = &worker_.ucp();
     worker_.receive(arrived, this);
     const auto look = [this] {
@@ -111,30 +114,41 @@ bool UcxLink::open_message(Peer& peer) {
     return true;
 }
 
-// Null: none is free.
-Buffer* UcxLink::try_take(Peer& peer) {
+// Waits while too much is on its way, and lets arrivals land meanwhile: both ends may be waiting like this.
+// Null: there is nobody to send to.
+Buffer* UcxLink::take_buffer(Peer& peer) {
+    for (const std::int64_t since_ns = now_ns(); !peer.given_up.load(); yield()) {
+        {
+            const std::scoped_lock held(lock_);
+            if (!peer.reachable() || peer.ep == nullptr || closed_) return nullptr;
+            if (Buffer* buffer = idle_buffer(peer)) return buffer;
+        }
+        if (is_patient(since_ns)) continue;
+        peer.given_up.store(true);
+        // Whoever has a policy of its own waits for words, and finds that they do not come.
+        if (patience_.interrupted == nullptr) peer.die();
+    }
+    return nullptr;
+}
+
+// Null: all are on their way.
+Buffer* UcxLink::idle_buffer(Peer& peer) {
+    if (peer.idle.empty() && peer.buffers.size() == kBuffersPerPeer) worker_.progress();
     if (peer.idle.empty() && peer.buffers.size() < kBuffersPerPeer) {
         peer.buffers.emplace_back(new Buffer);
         peer.buffers.back()->peer = &peer;
-        return peer.buffers.back().get();
+        peer.idle.push_back(peer.buffers.back().get());
     }
-    if (peer.idle.empty()) worker_.progress();
     if (peer.idle.empty()) return nullptr;
     Buffer* buffer = peer.idle.back();
     peer.idle.pop_back();
     return buffer;
 }
 
-// Waits while too much is on its way, and lets arrivals land meanwhile: both ends may be waiting like this.
-// Null: there is nobody to send to.
-Buffer* UcxLink::take_buffer(Peer& peer) {
-    for (std::int64_t since_ns = 0;; yield()) {
-        const std::scoped_lock held(lock_);
-        if (!peer.reachable() || peer.ep == nullptr || closed_) return nullptr;
-        if (Buffer* buffer = try_take(peer)) return buffer;
-        if (since_ns == 0) since_ns = now_ns();
-        if (patience_ns_ != 0 && now_ns() - since_ns > patience_ns_) peer.die();
-    }
+bool UcxLink::is_patient(std::int64_t since_ns) const {
+    const std::int64_t waited_ns = now_ns() - since_ns;
+    if (patience_.timeout_ns != 0 && waited_ns >= patience_.timeout_ns) return false;
+    return waited_ns < kBrieflyNs || patience_.interrupted == nullptr || !patience_.interrupted();
 }
 
 void UcxLink::send_message(Peer& peer) {
@@ -221,22 +235,24 @@ void UcxLink::close(std::int64_t timeout_ns) {
     attendant_.reset();
 }
 
+// Not by flushes: UCX's may stay pending for ever once the peer has closed its end.
 void UcxLink::close_connections(std::int64_t timeout_ns) {
-    std::vector<Peer*> alive;
-    std::vector<ucs_status_ptr_t> flushes, closes;
+    const std::int64_t deadline_ns = now_ns() + timeout_ns;
+    const auto has_left = [](const Peer& peer) { return peer.idle.size() == peer.buffers.size(); };
+    const auto is_awaited = [&](const Peer& peer) {
+        return peer.reachable() && !peer.given_up.load() && !has_left(peer);
+    };
+    while (std::any_of(peers_.begin(), peers_.end(), is_awaited) && now_ns() < deadline_ns) {
+        if (!worker_.progress()) yield();
+    }
+    std::vector<ucs_status_ptr_t> closes;
     for (Peer& peer : peers_) {
-        if (peer.ep == nullptr || !peer.reachable()) continue;
-        alive.push_back(&peer);
-        flushes.push_back(worker_.flush(peer.ep));
+        if (peer.ep != nullptr)
+            closes.push_back(worker_.close(peer.ep, !peer.reachable() || !has_left(peer)));
     }
-    const std::vector<bool> flushed = worker_.finish(flushes, now_ns() + timeout_ns);
-    for (std::size_t i = 0; i < alive.size(); ++i) {
-        if (!flushed[i]) alive[i]->die();
-    }
-    for (Peer& peer : peers_) {
-        if (peer.ep != nullptr) closes.push_back(worker_.close(peer.ep, !peer.reachable()));
-    }
-    worker_.finish(closes, now_ns() + kForcedCloseNs);
+    worker_.finish(closes, now_ns() + kClosingNs);
+    // Who still waits for a peer shall hear that it waits in vain.
+    for (Peer& peer : peers_) peer.die();
 }
 
 }  // namespace deep_ll

@@ -26,6 +26,7 @@ class UcxLink final : public Link {
 
     void put(int peer, std::uint64_t offset, const void* from, std::uint64_t bytes) override;
     void signal(int peer, std::span<const LinkWord> words) override;
+    void be_patient(const Patience& patience) override { patience_ = patience; }
     bool progress() override;
     void rest() override;
     bool dead(int peer) const override { return !peers_[peer].reachable(); }
@@ -53,20 +54,21 @@ class UcxLink final : public Link {
     static void failed(void* peer, ucp_ep_h ep, ucs_status_t status);
 
     bool open_message(Peer& peer);
-    Buffer* try_take(Peer& peer);
     Buffer* take_buffer(Peer& peer);
+    Buffer* idle_buffer(Peer& peer);
     void send_message(Peer& peer);
     void send_bytes(Peer& peer, std::uint64_t bytes);
+    bool is_patient(std::int64_t since_ns) const;
     void close_connections(std::int64_t timeout_ns);
 
     LandingPlace place_;
     Landing landing_;
     std::vector<Peer> peers_;
-    std::int64_t patience_ns_;
     std::mutex lock_;
     Worker worker_;
     std::optional<Attendant> attendant_;
     bool closed_ = false;
+    Patience patience_{};
 };
 
 }  // namespace deep_ll

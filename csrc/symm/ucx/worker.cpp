@@ -155,11 +155,6 @@ ucs_status_ptr_t Worker::send(ucp_ep_h to,
     return ucp_.am_send_nbx(to, kMessageId, nullptr, 0, message, bytes, &params);
 }
 
-ucs_status_ptr_t Worker::flush(ucp_ep_h ep) {
-    const ucp_request_param_t params{};
-    return ucp_.ep_flush_nbx(ep, &params);
-}
-
 ucs_status_ptr_t Worker::close(ucp_ep_h ep, bool by_force) {
     ucp_request_param_t params{};
     params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
@@ -167,19 +162,16 @@ ucs_status_ptr_t Worker::close(ucp_ep_h ep, bool by_force) {
     return ucp_.ep_close_nbx(ep, &params);
 }
 
-std::vector<bool> Worker::finish(const std::vector<ucs_status_ptr_t>& requests, std::int64_t deadline_ns) {
+void Worker::finish(const std::vector<ucs_status_ptr_t>& requests, std::int64_t deadline_ns) {
     const auto pending = [&](ucs_status_ptr_t request) {
         return UCS_PTR_IS_PTR(request) && ucp_.request_check_status(request) == UCS_INPROGRESS;
     };
     while (std::any_of(requests.begin(), requests.end(), pending) && now_ns() < deadline_ns) {
         if (!progress()) yield();
     }
-    std::vector<bool> done;
     for (const ucs_status_ptr_t request : requests) {
-        done.push_back(!UCS_PTR_IS_ERR(request) && !pending(request));
         if (UCS_PTR_IS_PTR(request)) ucp_.request_free(request);
     }
-    return done;
 }
 
 }  // namespace deep_ll

@@ -41,13 +41,10 @@ class Worker {
     bool progress() { return ucp_.worker_progress(worker_) != 0; }
     // False: there is something to do already.
     bool arm() { return ucp_.worker_arm(worker_) != UCS_ERR_BUSY; }
-    // Done when all that was sent has left.
-    ucs_status_ptr_t flush(ucp_ep_h ep);
     // By force: what has not left is lost.
     ucs_status_ptr_t close(ucp_ep_h ep, bool by_force);
-    // Progresses until the requests are done, or it is `deadline_ns`. They are freed; by index, whether each
-    // was done.
-    std::vector<bool> finish(const std::vector<ucs_status_ptr_t>& requests, std::int64_t deadline_ns);
+    // Progresses until the requests are done, or it is `deadline_ns`. They are freed.
+    void finish(const std::vector<ucs_status_ptr_t>& requests, std::int64_t deadline_ns);
 
    private:
     void init(const WorkerOptions& options);
