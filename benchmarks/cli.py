@@ -8,14 +8,15 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks import plot, table
-from benchmarks.contestants import PEERS, PRODUCT
-from benchmarks.floor import FloorError, build
+from benchmarks import floor, link_floor, plot, table, two_paths
+from benchmarks.contestants import FLOORS, LINKED, PEERS, PRODUCT
+from benchmarks.floor import FloorError
 from benchmarks.harness import Plan, measure
 from benchmarks.peers.mpi_launch import find_mpirun
 from benchmarks.progress import Progress
 from benchmarks.results import Row, provenance, rows_of
 from benchmarks.workload import MAX_ITERS, Shape
+from deep_ll import _native
 from deep_ll.testing import RankError
 
 DESCRIPTION = """Times dispatch and combine of deep_ll between processes of this machine, next to
@@ -24,6 +25,8 @@ FAILED = 1
 INTERRUPTED = 130
 MAX_TOKENS = 4096
 MAX_FLOOR_HIDDEN = 8192
+MAX_FLOOR_RANKS = 64  # of links
+PATHS = {"p2p": [PRODUCT], "link": [LINKED], "both": [PRODUCT, LINKED]}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -41,6 +44,18 @@ def parser() -> argparse.ArgumentParser:
         choices=["rows", "columns"],
         default="rows",
         help="strides of received FP8 scales: as they arrive, or DeepEP's (transposed)",
+    )
+    parser.add_argument(
+        "--paths",
+        choices=PATHS,
+        default="p2p",
+        help="into mapped memory where that can be, over the link alone, or both to compare",
+    )
+    parser.add_argument(
+        "--ranks-per-node",
+        type=int,
+        default=0,
+        help="simulate nodes, between which only the link leads; 0: one node",
     )
     parser.add_argument("--iters", type=int, default=30, help="timed iterations of everything")
     parser.add_argument("--num-rounds", type=int, default=6, help="turns they are spread over")
@@ -74,7 +89,23 @@ def complaint(args: argparse.Namespace) -> str | None:
             return f"{path}: there is no folder {path.absolute().parent}"
     if args.plot is not None and find_spec("matplotlib") is None:
         return "--plot needs matplotlib: pip install matplotlib"
-    return _complaint_about_peers(args)
+    return _complaint_about_paths(args) or _complaint_about_peers(args)
+
+
+def _complaint_about_paths(args: argparse.Namespace) -> str | None:
+    if args.ranks_per_node < 0:
+        return f"--ranks-per-node {args.ranks_per_node}: at least 0"
+    if not _looks_at_paths(args):
+        return None
+    if not _native.HAVE_UCX:
+        return "there is no link: pip install 'deep_ll[net]', then build deep_ll again"
+    if args.floor and max(args.ep) > MAX_FLOOR_RANKS:
+        return f"--ep {max(args.ep)}: the link's floor takes {MAX_FLOOR_RANKS}, or use --no-floor"
+    return None
+
+
+def _looks_at_paths(args: argparse.Namespace) -> bool:
+    return args.paths != "p2p" or args.ranks_per_node > 0
 
 
 def _complaint_about_peers(args: argparse.Namespace) -> str | None:
@@ -104,7 +135,8 @@ def main() -> int:
     notes = [] if args.peers is not None or "mpi" in peers else ["MPI is not installed"]
     code = 0
     try:
-        plan = Plan(_names_of(args, peers), args.iters, args.num_rounds, args.seed)
+        names = _names_of(args, peers)
+        plan = Plan(names, args.iters, args.num_rounds, args.seed, _looks_at_paths(args))
         run(args, plan, progress, rows, notes)
     except (RankError, FloorError) as error:
         notes.append(f"failed, so this is not all: {error}")
@@ -115,6 +147,9 @@ def main() -> int:
     progress.done()
     if rows:
         print(table.render(rows, peers, notes))
+        comparison = two_paths.render(rows, provenance(None))
+        if comparison:
+            print(f"\n{comparison}")
     elif code:
         print(notes[-1], file=sys.stderr)
     return code
@@ -130,24 +165,35 @@ def run(
     """Measures, and appends to `rows` and `notes` what is there so far."""
     if args.floor:
         progress.say("building the floor")
-        build()
+        floor.build()
+        if plan.paths:
+            link_floor.build()
     for ep in args.ep:
         shape = Shape(
-            ep, args.tokens, args.hidden, args.topk, args.experts, args.dtype, args.scales
+            ep,
+            args.tokens,
+            args.hidden,
+            args.topk,
+            args.experts,
+            args.dtype,
+            args.scales,
+            args.ranks_per_node,
         )
         measurement = measure(shape, plan, progress)
         rows += rows_of(measurement)
         notes += measurement.notes
         if args.json is not None:
             common = provenance(measurement.floor_kernels)
-            text = json.dumps([row.as_json(common) for row in rows], indent=1)
+            text = json.dumps(two_paths.as_json(rows, common), indent=1)
             args.json.write_text(text + "\n")
         if args.plot is not None:
             plot.save(rows, args.plot)
 
 
 def _names_of(args: argparse.Namespace, peers: list[str]) -> list[str]:
-    return [PRODUCT, *(["floor"] if args.floor else []), *peers]
+    products = PATHS[args.paths]
+    floors = [FLOORS[name] for name in products] if args.floor else []
+    return [*products, *floors, *peers]
 
 
 def _names(peers: str | None) -> list[str]:

@@ -8,6 +8,7 @@ import os
 import shlex
 import statistics
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +30,23 @@ class FloorError(RuntimeError):
 
 
 def build() -> Path:
-    """The program for these sources, this compiler and this machine."""
+    """The program for shared memory."""
+    others = [*sorted(HERE.glob("floor_*.hpp")), *sorted((HERE / "floor_kernels").glob("*.hpp"))]
+    return compiled(HERE / "floor.cpp", others, FLAGS)
+
+
+def compiled(source: Path, others: Sequence[Path], flags: Sequence[str]) -> Path:
+    """The program of this source (and what it includes), compiler and machine."""
     compiler = shlex.split(os.environ.get("CXX") or "g++")
-    sources = [HERE / "floor.cpp", *sorted(HERE.glob("floor_*.hpp"))]
-    sources += sorted((HERE / "floor_kernels").glob("*.hpp"))
-    digest = hashlib.sha256(" ".join([*compiler, *FLAGS, cpu_flags()]).encode())
-    for source in sources:
-        digest.update(source.read_bytes())
-    program = BUILD / f"floor-{digest.hexdigest()[:16]}"
+    digest = hashlib.sha256(" ".join([*compiler, *flags, cpu_flags()]).encode())
+    for path in (source, *others):
+        digest.update(path.read_bytes())
+    program = BUILD / f"{source.stem}-{digest.hexdigest()[:16]}"
     if program.exists():
         return program
     BUILD.mkdir(parents=True, exist_ok=True)
     partial = program.with_suffix(f".{os.getpid()}.tmp")
-    command = [*compiler, *FLAGS, str(sources[0]), "-o", str(partial)]
+    command = [*compiler, str(source), *flags, "-o", str(partial)]
     try:
         result = subprocess.run(command, capture_output=True, text=True)
     except OSError as error:
@@ -63,10 +68,53 @@ def cpu_flags() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 
-class Floor:
-    """The running program, with the routing of the inputs."""
+class FloorProgram:
+    """A running program that is told `run N` and answers with times."""
 
-    name = "floor"
+    kernels: str | None = None
+
+    def __init__(self, command: Sequence[str], **options: Any) -> None:
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # so that an interrupt reaches the harness alone
+            **options,
+        )
+
+    def run(self, num_iters: int) -> Walls:
+        """Wall times, as contestants.Ranks.run gives them, by what moved the bytes."""
+        walls: Walls = self._ask(f"run {num_iters}")
+        return walls
+
+    def close(self) -> None:
+        """Ends it by ending its input."""
+        try:
+            self._process.communicate(timeout=STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+
+    def _ask(self, line: str) -> Any:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> Any:
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        line = self._process.stdout.readline()
+        if not line:
+            message = self._process.stderr.read().strip()
+            raise FloorError(f"the floor ended with {self._process.wait()}: {message}")
+        return json.loads(line)
+
+
+class Floor(FloorProgram):
+    """Of ranks that share memory, with the routing of the inputs."""
 
     def __init__(self, shape: Shape, inputs: Inputs) -> None:
         fd = inputs.routing.fileno()
@@ -79,45 +127,17 @@ class Floor:
             "--dtype": shape.dtype,
             "--routing": fd,
         }
-        command = [str(build()), *(str(part) for option in options.items() for part in option)]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            pass_fds=[fd],
-            start_new_session=True,  # so that an interrupt reaches the harness alone
-        )
-        self.kernels: str = self._answer()["kernels"]
+        words = [str(part) for option in options.items() for part in option]
+        super().__init__([str(build()), *words], pass_fds=[fd])
+        self.kernels = self._answer()["kernels"]
         self._store = ""  # both kinds
 
     def run(self, num_iters: int) -> Walls:
-        """Wall times, as contestants.Ranks.run gives them, of both kinds of stores."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"run {num_iters} {self._store}\n")
-        self._process.stdin.flush()
-        walls: Walls = self._answer()
+        """Wall times of both kinds of stores."""
+        walls: Walls = self._ask(f"run {num_iters} {self._store}")
         if not self._store:
             self._store = _clear_winner(walls)
         return walls
-
-    def close(self) -> None:
-        """Ends it by ending its input."""
-        try:
-            self._process.communicate(timeout=STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.communicate()
-
-    def _answer(self) -> Any:
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        line = self._process.stdout.readline()
-        if not line:
-            message = self._process.stderr.read().strip()
-            raise FloorError(f"the floor ended with {self._process.wait()}: {message}")
-        return json.loads(line)
 
 
 def _clear_winner(walls: Walls) -> str:

@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from benchmarks import load, memory
-from benchmarks.contestants import PRODUCT, Ranks, Walls
-from benchmarks.floor import Floor
+from benchmarks.contestants import Walls
 from benchmarks.floor import Walls as FloorWalls
-from benchmarks.peers.mpi_launch import MpiLaunchError
+from benchmarks.hooks import HookRuns
+from benchmarks.product import Description
 from benchmarks.progress import Progress
+from benchmarks.turns import Turns
 from benchmarks.workload import Inputs, Shape
-
-WARM_UP_ITERS = 2
-MIN_PEER_ITERS = 3
-PEER_SECONDS = 12.0  # for all iterations of a peer: those with many ranks take seconds each
 
 
 @dataclass(frozen=True)
 class Plan:
     """How to measure."""
 
-    names: Sequence[str]  # contestants, deep_ll first
+    names: Sequence[str]  # contestants, deep_ll first; a floor goes with each of PRODUCTS
     iters: int
     num_rounds: int
     seed: int
+    paths: bool = False  # whether paths and hook mode are looked at
 
 
 @dataclass
@@ -37,8 +33,10 @@ class Measurement:
 
     shape: Shape
     walls: dict[str, Walls] = field(default_factory=dict)  # by contestant that is not the floor
-    floor: FloorWalls = field(default_factory=dict)
+    floors: dict[str, FloorWalls] = field(default_factory=dict)  # by name
     floor_kernels: str | None = None
+    descriptions: dict[str, list[Description]] = field(default_factory=dict)  # of PRODUCTS
+    hooks: dict[str, list[HookRuns]] = field(default_factory=dict)
     iters: dict[str, int] = field(default_factory=dict)
     others: list[float] = field(default_factory=list)  # load by other programs, per round
     notes: list[str] = field(default_factory=list)
@@ -55,7 +53,7 @@ def measure(asked: Shape, plan: Plan, progress: Progress) -> Measurement:
     inputs = Inputs(shape, plan.seed)
     try:
         for group in groups:
-            _Turns(result, inputs, plan, progress, title).run(group)
+            Turns(result, inputs, plan, progress, title).run(group)
     finally:
         inputs.close()
     _note_rounds(result, plan)
@@ -85,95 +83,3 @@ def _note_rounds(result: Measurement, plan: Plan) -> None:
     if others > load.NOTABLE:
         used = f"others used {others:.0%} of the machine"
         result.notes.append(f"EP{result.shape.ep}: {used}: do not trust the times")
-
-
-class _Turns:
-    """The rounds of contestants that are resident together."""
-
-    def __init__(
-        self, result: Measurement, inputs: Inputs, plan: Plan, progress: Progress, title: str
-    ) -> None:
-        self._result, self._inputs, self._plan = result, inputs, plan
-        self._progress, self._title = progress, title
-        self._ranks: list[Ranks] = []
-        self._floor: Floor | None = None
-
-    def run(self, names: Sequence[str]) -> None:
-        try:
-            for name in names:
-                self._start(name)
-            self._rounds()
-            for ranks in self._ranks:
-                self._say(f"checking {ranks.name} again")
-                ranks.check()
-        except BaseException:
-            self._end(Ranks.kill)
-            raise
-        self._end(Ranks.close)
-
-    def _say(self, what: str) -> None:
-        self._progress.say(f"{self._title}: {what}")
-
-    def _start(self, name: str) -> None:
-        self._say(f"starting {name}")
-        if name == "floor":
-            self._floor = Floor(self._result.shape, self._inputs)
-            self._result.floor_kernels = self._floor.kernels
-            return
-        try:
-            ranks = Ranks(name, self._result.shape, self._inputs)
-        except MpiLaunchError as error:
-            self._result.notes.append(f"EP{self._result.shape.ep}: without mpi: {error}")
-            return
-        self._ranks.append(ranks)
-        self._say(f"checking {name}")
-        ranks.check()
-
-    def _rounds(self) -> None:
-        plan = self._plan
-        iters = {ranks.name: self._warm_up(ranks) for ranks in self._ranks}
-        self._result.iters |= iters
-        for done in range(plan.num_rounds):
-            self._say(f"round {done + 1} of {plan.num_rounds}")
-            self._result.others.append(load.others_share())
-            for ranks in self._ranks:
-                num = _share(iters[ranks.name], done, plan.num_rounds)
-                if num > 0:
-                    self._add(ranks, num)
-            if self._floor is not None:
-                self._add_floor(_share(plan.iters, done, plan.num_rounds))
-
-    def _warm_up(self, ranks: Ranks) -> int:
-        """Returns how often to run it."""
-        self._say(f"warming up {ranks.name}")
-        if ranks.name == PRODUCT:
-            ranks.run(WARM_UP_ITERS)
-            return self._plan.iters
-        begin = time.monotonic()
-        ranks.run(1)
-        seconds = time.monotonic() - begin
-        return min(self._plan.iters, max(MIN_PEER_ITERS, int(PEER_SECONDS / seconds)))
-
-    def _add(self, ranks: Ranks, num_iters: int) -> None:
-        walls = self._result.walls.setdefault(ranks.name, {})
-        for op, times in ranks.run(num_iters).items():
-            walls.setdefault(op, []).extend(times)
-
-    def _add_floor(self, num_iters: int) -> None:
-        if self._floor is None or num_iters == 0:
-            return
-        for op, by_store in self._floor.run(num_iters).items():
-            for store, times in by_store.items():
-                self._result.floor.setdefault(op, {}).setdefault(store, []).extend(times)
-
-    def _end(self, how: Callable[[Ranks], None]) -> None:
-        with ExitStack() as stack:  # one that fails does not keep the others
-            if self._floor is not None:
-                stack.callback(self._floor.close)
-            for ranks in self._ranks:
-                stack.callback(how, ranks)
-
-
-def _share(total: int, done: int, num_rounds: int) -> int:
-    """The iterations of one round, so that all rounds together have `total`."""
-    return total * (done + 1) // num_rounds - total * done // num_rounds

@@ -3,16 +3,20 @@
 // checks, no thread, no locks, no batching of what is not already together.
 //
 //   g++ -O3 -std=c++20 link_floor.cpp -I$UCX/include -L$UCX/lib -Wl,-rpath,$UCX/lib -lucp -lucs -o link_floor
-//   ./link_floor RANKS ROWS BYTES ITERS
+//   ./link_floor RANKS ROWS BYTES ITERS, or ./link_floor --job (link_turns.hpp)
+#include <poll.h>
 #include <ucp/api/ucp.h>
 
 #include <algorithm>
 
+#include "link_turns.hpp"
 #include "link_world.hpp"
 
 namespace {
 
 constexpr std::uint64_t kMessageBytes = 60 << 10;
+constexpr int kLooks = 8;  // without anything, before a sleep
+constexpr int kNapMs = 1;  // words from the own node ring nobody
 
 struct Head {
     std::uint64_t at, word_at, word;
@@ -36,7 +40,7 @@ class Engine {
             check(ucp_config_modify(config, name, value));
         ucp_params_t params{};
         params.field_mask = UCP_PARAM_FIELD_FEATURES;
-        params.features = UCP_FEATURE_AM;
+        params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
         check(ucp_init(&params, config, &context_));
         ucp_config_release(config);
         const ucp_worker_params_t worker_params{};
@@ -47,6 +51,7 @@ class Engine {
         handler.cb = arrived;
         handler.arg = this;
         check(ucp_worker_set_am_recv_handler(worker_, &handler));
+        check(ucp_worker_get_efd(worker_, &event_fd_));
     }
 
     std::string address() {
@@ -63,8 +68,13 @@ class Engine {
         check(ucp_ep_create(worker_, &params, &eps_[peer]));
     }
 
-    void send(int peer, std::uint64_t at, const std::uint8_t* from, int rows, std::uint64_t word) {
-        const std::uint64_t row_bytes = world_.options.bytes, per_message = kMessageBytes / row_bytes;
+    void send(int peer,
+              std::uint64_t at,
+              const std::uint8_t* from,
+              int rows,
+              std::uint64_t row_bytes,
+              std::uint64_t word) {
+        const std::uint64_t per_message = std::max<std::uint64_t>(1, kMessageBytes / row_bytes);
         const auto messages = static_cast<std::uint32_t>((rows + per_message - 1) / per_message);
         ucp_request_param_t params{};
         params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
@@ -90,9 +100,17 @@ class Engine {
 
     template <class Ready>
     void wait(Ready ready, std::uint64_t) {
-        while (!ready() || !pending_.empty()) {
-            if (!progress()) sched_yield();
+        for (int idle = 0; !ready() || !pending_.empty();) {
+            idle = progress() ? 0 : idle + 1;
+            if (idle > 0) rest(idle);
         }
+    }
+
+    // Ranks that only give the core away keep it from those that have work, where others compute, too.
+    void rest(int idle) {
+        if (idle < kLooks || ucp_worker_arm(worker_) != UCS_OK) return void(sched_yield());
+        pollfd event{event_fd_, POLLIN, 0};
+        poll(&event, 1, kNapMs);
     }
 
    private:
@@ -118,6 +136,7 @@ class Engine {
     int rank_;
     ucp_context_h context_;
     ucp_worker_h worker_;
+    int event_fd_;
     ucp_ep_h eps_[kMaxRanks] = {};
     std::uint32_t come_[kMaxRanks] = {};
     std::vector<void*> pending_;
@@ -126,5 +145,6 @@ class Engine {
 }  // namespace
 
 int main(int argc, char** argv) {
+    if (argc == 2 && std::strcmp(argv[1], "--job") == 0) return run_job<Engine>();
     return run_world<Engine>(argc, argv, "floor");
 }

@@ -35,8 +35,12 @@ class Engine {
 
     std::string address() const { return link_.address(); }
     void connect(int peer, const std::string& address) { link_.connect(peer, address); }
-    void send(int peer, std::uint64_t at, const std::uint8_t* from, int rows, std::uint64_t word) {
-        const std::uint64_t bytes = world_.options.bytes;
+    void send(int peer,
+              std::uint64_t at,
+              const std::uint8_t* from,
+              int rows,
+              std::uint64_t bytes,
+              std::uint64_t word) {
         for (int row = 0; row < rows; ++row) link_.put(peer, at + row * bytes, from + row * bytes, bytes);
         static_cast<deep_ll::Link&>(link_).signal(peer, world_.word_at(rank_), word);
     }

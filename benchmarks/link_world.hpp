@@ -2,8 +2,8 @@
 // an Engine: link_floor.cpp has one of UCX alone, link_speed.cpp the library's.
 //
 // An Engine has: Engine(World&, int rank); address(); connect(peer, address); send(peer, at, from, rows,
-// word), rows and then a word at word_at(rank); progress(); and wait(ready, word), which returns when ready()
-// is true: all words are there.
+// row_bytes, word), rows and then a word at word_at(rank); progress(); and wait(ready, word), which returns
+// when ready() is true: all words are there.
 #pragma once
 
 #include <sched.h>
@@ -104,7 +104,7 @@ class Rank {
             ++round_;
             if (options.ping_pong() && rank_ == 1) await();
             for (const int peer : peers_) {
-                engine_.send(peer, world_.block_at(rank_), world_.rows, options.rows, round_);
+                engine_.send(peer, world_.block_at(rank_), world_.rows, options.rows, options.bytes, round_);
             }
             if (!options.ping_pong() || rank_ == 0) await();
             if (i < 0) continue;

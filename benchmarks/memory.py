@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.contestants import PRODUCT
+from benchmarks.contestants import FLOORS, LINKED, PRODUCT
 from benchmarks.workload import Shape
 
 RANK_BYTES = 45 << 20  # a rank process beside its tensors
+PAIR_BYTES = 1 << 20  # what two ranks with a link between them hold for it
 USABLE = 0.9  # of what is free now
 
 Groups = list[list[str]]
+_PAIRS = FLOORS.items()
 
 
 def available_bytes() -> int:
@@ -38,12 +40,17 @@ def needed_bytes(name: str, shape: Shape) -> int:
     per_choice = {
         # two receive buffers and a copy to check; inboxes and combine buffers twice, the outputs
         PRODUCT: 3 * sent + 5 * answer,
+        # and the rows where they wait to be sent; combine buffers of its own instead
+        LINKED: 4 * sent + 5 * answer,
         # rows; inboxes, private and shared outputs
         "floor": sent + 3 * answer,
+        "floor_link": sent + answer,
     }
     # sent, received, packed, in flight; outputs, sent, received, in flight
     total = choices * per_choice.get(name, 4 * sent + 4 * answer)
-    return total + (0 if name == "floor" else shape.ep * RANK_BYTES)
+    if name == LINKED or (name == PRODUCT and shape.is_split):
+        total += shape.ep**2 * PAIR_BYTES
+    return total + (0 if name in FLOORS.values() else shape.ep * RANK_BYTES)
 
 
 def inputs_bytes(shape: Shape) -> int:
@@ -54,9 +61,12 @@ def inputs_bytes(shape: Shape) -> int:
 def residency(names: Sequence[str], shape: Shape, free: int) -> Groups | None:
     """Who is measured in turn with whom: all, if they fit; None if not even one at a time fits."""
     room = int(free * USABLE) - inputs_bytes(shape)
-    pair = [name for name in names if name in (PRODUCT, "floor")]
-    others = [[name] for name in names if name not in pair]
-    choices: list[Groups] = [[list(names)], [pair, *others], [[name] for name in names]]
+    ours = [name for name in names if name in (PRODUCT, LINKED, *FLOORS.values())]
+    pairs = [[name for name in ours if name in pair] for pair in _PAIRS]
+    pairs = [pair for pair in pairs if pair]
+    others = [[name] for name in names if name not in ours]
+    choices: list[Groups] = [[list(names)], [ours, *others], [*pairs, *others]]
+    choices.append([[name] for name in names])
     for groups in choices:
         if all(sum(needed_bytes(name, shape) for name in group) <= room for group in groups):
             return groups

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.results import Row
-from benchmarks.table import LABELS
+from benchmarks.results import LABELS, Row
 from benchmarks.workload import OPS
 
 if TYPE_CHECKING:
@@ -18,7 +17,10 @@ STYLES: dict[str, dict[str, Any]] = {
     "floor": {"color": "#555555", "marker": "_", "linestyle": "--", "zorder": 2},
     "gloo": {"color": "#c1440e", "marker": "s"},
     "mpi": {"color": "#2b5c9e", "marker": "^"},
+    "deep_ll, link only": {"color": "#8a5fbf", "marker": "D", "linewidth": 2.2, "zorder": 3},
+    "floor, link only": {"color": "#8a5fbf", "marker": "_", "linestyle": ":", "zorder": 2},
 }
+LINK_ONLY = ", link only"
 
 
 def save(rows: Sequence[Row], path: Path) -> None:
@@ -53,19 +55,25 @@ def save(rows: Sequence[Row], path: Path) -> None:
 
 
 def _draw(axes: Axes, rows: Sequence[Row]) -> None:
-    lines = {"deep_ll": {row.shape.ep: row.p50_ms for row in rows}}
-    lines["floor"] = {row.shape.ep: row.floor_ms for row in rows if row.floor_ms is not None}
+    lines: dict[str, dict[int, float]] = {}
+    for row in rows:
+        suffix = LINK_ONLY if row.way.disable_p2p else ""
+        lines.setdefault(f"deep_ll{suffix}", {})[row.shape.ep] = row.p50_ms
+        if row.floor_ms is not None:
+            lines.setdefault(f"floor{suffix}", {})[row.shape.ep] = row.floor_ms
     for name in sorted({name for row in rows for name in row.peers_ms}):
         lines[name] = {row.shape.ep: row.peers_ms[name] for row in rows if name in row.peers_ms}
     for name, points in lines.items():
         if points:
             axes.plot(list(points), list(points.values()), label=name, **STYLES.get(name, {}))
+    both = len({row.way.disable_p2p for row in rows}) > 1
     for row in rows:
+        below = both and not row.way.disable_p2p
         ratio = "" if row.floor_ratio is None else f" ({row.floor_ratio:.2f}x)"
         axes.annotate(
             f"{row.p50_ms:.3g}{ratio}",
             (row.shape.ep, row.p50_ms),
-            xytext=(0, 7),
+            xytext=(0, -15 if below else 7),
             textcoords="offset points",
             ha="center",
             fontsize=8,

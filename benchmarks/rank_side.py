@@ -78,6 +78,23 @@ def run(group: dist.ProcessGroup, num_iters: int) -> None:
         _contestant.iterate(_clock)
 
 
+def describe(group: dist.ProcessGroup) -> Any:
+    """What deep_ll says about its paths."""
+    return _deep_ll().describe()
+
+
+def run_hooks(group: dist.ProcessGroup, num_iters: int) -> Any:
+    """Times deep_ll's hook mode."""
+    assert _clock is not None
+    return _deep_ll().run_hooks(_clock, num_iters)
+
+
+def _deep_ll() -> Any:
+    """The contestant: only deep_ll has paths and hooks."""
+    assert _contestant is not None
+    return _contestant
+
+
 def stop(group: dist.ProcessGroup) -> None:
     """Ends the contestant; its memory is free afterwards."""
     global _contestant, _clock

@@ -14,11 +14,17 @@ import numpy as np
 import torch
 
 import deep_ll
-from benchmarks.contestants import PRODUCT
+from benchmarks.contestants import FLOORS, PRODUCTS
 from benchmarks.harness import Measurement
+from benchmarks.ways import Way, way_of
 from benchmarks.workload import OPS, Shape
 
-PATH = "p2p"  # ranks of one host reach each other's memory
+LABELS = {
+    "dispatch": "dispatch",
+    "combine": "combine, push",
+    "combine_zero_copy": "combine, zero-copy",
+    "pair": "dispatch + combine",
+}
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,7 @@ class Row:
     gbps: float  # per rank
     floor_ms: float | None
     peers_ms: dict[str, float]
+    way: Way
 
     @property
     def floor_ratio(self) -> float | None:
@@ -52,32 +59,39 @@ class Row:
             "topk": shape.topk,
             "experts": shape.experts,
             "dtype": shape.dtype,
-            "path": PATH,
+            "ranks_per_node": shape.ranks_per_node,
             "wall_ms_p50": round(self.p50_ms, 4),
             "wall_ms_p99": round(self.p99_ms, 4),
             "gbps": round(self.gbps, 3),
             "floor_ms": None if self.floor_ms is None else round(self.floor_ms, 4),
             "floor_ratio": None if self.floor_ratio is None else round(self.floor_ratio, 3),
             "peers": {name: round(ratio, 2) for name, ratio in self.peer_ratios.items()},
+            **self.way.as_json(self.op),
             **common,
         }
 
 
 def rows_of(measurement: Measurement) -> list[Row]:
-    """The rows of one configuration, in the order of OPS."""
-    return [_row(op, measurement) for op in OPS]
+    """The rows of one configuration: for each way of deep_ll, in the order of OPS."""
+    rows = []
+    for name in PRODUCTS:
+        if name in measurement.walls:
+            way = way_of(name, measurement)
+            rows += [_row(name, op, way, measurement) for op in OPS]
+    return rows
 
 
-def _row(op: str, measurement: Measurement) -> Row:
-    times = measurement.walls[PRODUCT][op]
+def _row(product: str, op: str, way: Way, measurement: Measurement) -> Row:
+    times = measurement.walls[product][op]
     p50, p99 = np.percentile(times, [50, 99])
-    stores = measurement.floor.get(op, {})
-    # No peer has a combine without copies: what a user has instead is its only combine.
+    # Neither peers nor links have a combine without copies: their only one is what is left then.
     peer_op = "combine" if op == "combine_zero_copy" else op
+    floor = measurement.floors.get(FLOORS[product], {})
+    stores = floor.get(op, floor.get(peer_op, {}))
     peers = {
         name: statistics.median(walls[peer_op])
         for name, walls in measurement.walls.items()
-        if name != PRODUCT
+        if name not in PRODUCTS
     }
     return Row(
         op=op,
@@ -87,6 +101,7 @@ def _row(op: str, measurement: Measurement) -> Row:
         gbps=measurement.shape.wire_bytes(op) / float(p50) / 1e6,
         floor_ms=min(map(statistics.median, stores.values())) if stores else None,
         peers_ms=peers,
+        way=way,
     )
 
 

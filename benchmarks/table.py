@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.results import PATH, Row
-
-LABELS = {
-    "dispatch": "dispatch",
-    "combine": "combine, push",
-    "combine_zero_copy": "combine, zero-copy",
-    "pair": "dispatch + combine",
-}
+from benchmarks.results import LABELS, Row
 
 
 def render(rows: Sequence[Row], peers: Sequence[str], notes: Sequence[str]) -> str:
@@ -32,7 +25,7 @@ def render(rows: Sequence[Row], peers: Sequence[str], notes: Sequence[str]) -> s
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     text = []
     for index, line in enumerate(lines):
-        if index > 1 and lines[index - 1][:2] != line[:2]:
+        if index > 1 and _configuration(lines[index - 1]) != _configuration(line):
             text.append("")
         text.append("  ".join(_aligned(cell, i, widths[i]) for i, cell in enumerate(line)).rstrip())
     text.insert(1, "  ".join("-" * width for width in widths))
@@ -45,7 +38,7 @@ def _cells(row: Row, peers: Sequence[str]) -> list[str]:
         str(row.shape.ep),
         str(row.shape.tokens),
         LABELS[row.op],
-        PATH,
+        row.way.path,
         f"{row.p50_ms:.3f}",
         f"{row.p99_ms:.3f}",
         f"{row.gbps:.2f}",
@@ -53,6 +46,11 @@ def _cells(row: Row, peers: Sequence[str]) -> list[str]:
         "-" if row.floor_ratio is None else f"{row.floor_ratio:.2f}",
         *(f"{ratios[name]:.1f}x" if name in ratios else "-" for name in peers),
     ]
+
+
+def _configuration(line: Sequence[str]) -> tuple[str, ...]:
+    ep, tokens, _, path, *_ = line
+    return ep, tokens, path
 
 
 def _aligned(cell: str, column: int, width: int) -> str:

@@ -26,6 +26,7 @@ class Shape:
     experts: int
     dtype: str
     scales: str = "rows"  # or columns, of deep_ll's FP8 rows
+    ranks_per_node: int = 0  # between nodes no memory is mapped; 0: one node
 
     @property
     def use_fp8(self) -> bool:
@@ -44,9 +45,19 @@ class Shape:
     def num_scales(self) -> int:
         return self.hidden // reference.GROUP if self.use_fp8 else 0
 
+    @property
+    def is_split(self) -> bool:
+        """Whether there is more than one node."""
+        return 0 < self.ranks_per_node < self.ep
+
+    @property
+    def dispatched_bytes(self) -> int:
+        """What one choice takes on its way to the expert."""
+        return self.row_bytes + (4 * self.num_scales + 16 if self.use_fp8 else 0)
+
     def wire_bytes(self, op: str) -> int:
         """Bytes of one rank as DeepEP's test counts them: per choice, its own included."""
-        dispatch = self.row_bytes + (4 * self.num_scales + 16 if self.use_fp8 else 0)
+        dispatch = self.dispatched_bytes
         per_choice = {"dispatch": dispatch, "pair": dispatch + 2 * self.hidden}
         return self.tokens * self.topk * per_choice.get(op, 2 * self.hidden)
 
@@ -103,6 +114,7 @@ class Job:
     barrier: Barrier
     stamps: SharedTensor  # float64 [ranks, MAX_ITERS, len(OPS), 2]: begin and end, seconds
     timeout_s: float
+    disable_p2p: bool = False  # for deep_ll: whether all goes over the link
 
 
 def dequantized(rows: Tensor, scales: Tensor | None) -> Tensor:

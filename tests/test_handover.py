@@ -6,11 +6,12 @@ import socket
 
 import pytest
 
-import deep_ll
 from deep_ll.runtime import handover
+from deep_ll.runtime.paths import Wish
 from deep_ll.testing import run_ranks
 
 NUM_BYTES = 1 << 16
+ANY = Wish()
 
 
 def test_memory_is_sealed_and_private() -> None:
@@ -46,14 +47,18 @@ class Spied:
         return values
 
 
-def take(group, spy):
+def take(group, spy, wish=ANY):
+    """The inodes of this rank's memory and of what it got of its peer, and why it got none."""
     with (
         handover.sealed_memory(NUM_BYTES) as memory,
-        handover.exchange(Spied(group, spy), memory.fd) as fds,
+        handover.exchange(Spied(group, spy), memory.fd, wish) as taken,
     ):
-        own, peer = os.fstat(memory.fd), os.fstat(fds[1 - group.rank])
-        assert fds[group.rank] is None
-        return own.st_ino, peer.st_ino
+        assert taken.fds[group.rank] is None
+        assert taken.why_not[group.rank] == ""
+        peer = taken.fds[1 - group.rank]
+        assert (peer is None) == bool(taken.why_not[1 - group.rank])
+        inode = None if peer is None else os.fstat(peer).st_ino
+        return os.fstat(memory.fd).st_ino, inode, taken.why_not[1 - group.rank]
 
 
 def num_fds_given(address: str, secret: bytes) -> int:
@@ -80,8 +85,9 @@ def num_fds_given_to_user(uid: int, address: str, secret: bytes) -> int:
 
 
 def test_ranks_get_each_others_memory() -> None:
-    (own0, peer0), (own1, peer1) = run_ranks(2, take, None)
+    (own0, peer0, why0), (own1, peer1, why1) = run_ranks(2, take, None)
     assert (own0, own1) == (peer1, peer0)
+    assert (why0, why1) == ("", "")
 
 
 def test_wrong_secret_gets_nothing() -> None:
@@ -112,17 +118,38 @@ def test_another_user_gets_nothing() -> None:
     assert answers == [0, 1]
 
 
-def take_and_catch(group, spy):
-    with pytest.raises(deep_ll.PeerError) as caught:
-        take(group, spy)
-    return str(caught.value)
+def test_unreachable_rank_is_told() -> None:
+    """Only to the rank that cannot reach it: the others know it from what they gather next."""
 
-
-def test_unreachable_rank_is_told_to_all() -> None:
     def spy(rank, cards):
         nowhere = handover.Card()
         return [nowhere, cards[1]] if rank == 1 else cards
 
-    for message in run_ranks(2, take_and_catch, spy):
-        assert "rank 1 cannot map the memory of rank 0" in message
-        assert "one host" in message
+    (own0, peer0, why0), (own1, peer1, why1) = run_ranks(2, take, spy)
+    assert (peer0, why0) == (own1, "")
+    assert peer1 is None
+    assert own0 is not None
+    assert "cannot be mapped" in why1
+    assert "refused" in why1
+
+
+@pytest.mark.parametrize("wish", [Wish(refused="for a test"), Wish(ranks_per_node=1)], ids=str)
+def test_nobody_asks_for_what_is_not_wished(wish: Wish) -> None:
+    asked = []
+
+    def spy(rank, cards):
+        # Whoever asked there all the same would be told another reason.
+        asked.append(rank)
+        return [handover.Card(), handover.Card()]
+
+    for _, peer, why in run_ranks(2, take, spy, wish):
+        assert peer is None
+        assert why == wish.against(0, 1)
+    assert sorted(asked) == [0, 1]
+
+
+def test_descriptors_are_closed() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        run_ranks(2, take, None)
+    assert len(os.listdir("/proc/self/fd")) == before

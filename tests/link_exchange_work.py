@@ -1,0 +1,148 @@
+"""What the ranks of test_link_exchange.py do: the oracle's rounds, with peers behind a link."""
+
+import random
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from cases import Case, Inputs, make_inputs
+from exchange import expect, round_trip, send, wait
+from orders import Batch
+from topologies import Topology, environment, make_linked_buffer
+
+import deep_ll
+from deep_ll.testing.compare import assert_received, assert_same_bits
+
+GREETING_BYTES = 24
+SIGNALS_A_ROUND = 3  # counts, rows, outputs
+LINE = 64
+
+
+def under(group: Any, topology: Topology, work: Callable[..., Any], *args: Any) -> Any:
+    """Work that knows nothing of links."""
+    with environment(topology.variables()), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of hooks beside P2P: test_paths.py
+        return work(group, *args)
+
+
+def exchange(group: Any, case: Case, topology: Topology, expected: Topology | None = None) -> int:
+    """All rounds of a case, and what they put on the link; returns the bytes of it. `expected`: the
+    paths, if it is not the topology that makes them but that hosts differ.
+    """
+    return int(under(group, topology, _exchange, case, topology, expected or topology))
+
+
+def _exchange(group: Any, case: Case, topology: Topology, expected_paths: Topology) -> int:
+    with make_linked_buffer(group, case, topology) as buf:
+        assert [path.kind for path in buf.paths()] == expected_paths.kinds(buf.rank, case.world)
+        stats = torch.full((case.experts // case.world,), 100, dtype=torch.int32)
+        total = stats.clone()
+        previous: tuple[Any, Any] | None = None
+        for round_idx in range(case.rounds):
+            results, expected = round_trip(buf, case, round_idx, stats)
+            total += results[1]
+            assert_same_bits(stats, total, "stats")
+            if previous is not None:  # a result lives until the second next dispatch
+                assert_received(*previous[0], previous[1])
+            previous = (results, expected)
+        return sum(check_traffic(buf, case, peer, expected_paths) for peer in range(case.world))
+
+
+def check_traffic(buf: deep_ll.Buffer, case: Case, peer: int, topology: Topology) -> int:
+    """What went to a peer and came from it: rows, labels, counts. Nothing to one that is mapped."""
+    link = buf._session.heap.link  # type: ignore[union-attr]
+    if link is None:
+        assert not topology.is_linked(buf.rank, peer)
+        return 0
+    stats = link.stats(peer)
+    if not topology.is_linked(buf.rank, peer):
+        assert not any(stats.values()), stats
+        return 0
+    rounds = [make_inputs(case, round_idx) for round_idx in range(case.rounds)]
+    sent = sum(bytes_of_round(case, inputs, buf.rank, peer) for inputs in rounds)
+    landed = sum(bytes_of_round(case, inputs, peer, buf.rank) for inputs in rounds)
+    assert (stats["bytes_sent"], stats["bytes_landed"]) == (sent, landed)
+    assert stats["signals"] == SIGNALS_A_ROUND * case.rounds
+    assert (stats["held_back"], stats["dropped"]) == (0, 0)
+    return sent
+
+
+def bytes_of_round(case: Case, inputs: list[Inputs], sender: int, receiver: int) -> int:
+    """What `sender` owes `receiver` in one dispatch and one combine."""
+    counts = 2 * case.experts + GREETING_BYTES
+    rows = num_rows(case, inputs[sender], receiver)
+    answers = num_rows(case, inputs[receiver], sender)
+    return counts + rows * (row_bytes(case) + label_bytes(case)) + answers * 2 * case.hidden
+
+
+def num_rows(case: Case, given: Inputs, owner: int) -> int:
+    """Rows that these tokens send to the experts of `owner`."""
+    num_local = case.experts // case.world
+    return int((given.topk_idx.div(num_local, rounding_mode="floor") == owner).sum())
+
+
+def row_bytes(case: Case) -> int:
+    return case.hidden * (2 if case.cast == "bf16" else 1)
+
+
+def label_bytes(case: Case) -> int:
+    """Scales, and where the row is from, in whole lines unless it is very short."""
+    words = {"bf16": 0, "ue8m0": -(-case.hidden // 512)}.get(case.cast, case.hidden // 128)
+    used = (4 * words + 7) // 8 * 8 + 8
+    return 16 if used <= 16 else -(-used // LINE) * LINE
+
+
+def sizes_at_random(case: Case, num: int) -> list[Case]:
+    """Smaller cases, the same on all ranks, that share the buffer of `case`."""
+    rng = random.Random(0)
+    return [
+        Case(
+            world=case.world,
+            experts=case.world * rng.choice([1, 2, 4]),
+            topk=rng.randint(1, min(4, case.world)),
+            max_tokens=(most := rng.randint(1, case.max_tokens)),
+            tokens=tuple(rng.randint(0, most) for _ in range(case.world)),
+            hidden=128 * rng.randint(1, case.hidden // 128),
+            cast=rng.choice(["bf16", "fp8", "rounded", "ue8m0"]),
+            mode=rng.choice(["plain", "hook", "event"]),
+            zero_copy=rng.random() < 0.5,
+            routing=rng.choice(["random", "holes", "hot", "none"]),
+        )
+        for _ in range(num)
+    ]
+
+
+def late_hooks(group: Any, case: Case) -> None:
+    """What a hook receives may lie there for long, and peers may be a round ahead."""
+    with make_linked_buffer(group, case, Topology(disable="1")) as buf:
+        for round_idx in range(4):
+            batch = Batch(buf, case, round_idx)
+            batch.dispatch()
+            if buf.rank == round_idx % case.world:
+                busy_for(0.2)
+            batch.receive()
+            batch.combine()
+            if buf.rank == (round_idx + 1) % case.world:
+                busy_for(0.2)
+            batch.reduce()
+
+
+def busy_for(seconds: float) -> None:
+    """Computes, without a look at the buffer."""
+    import time
+
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+
+
+def large_rows(group: Any, case: Case) -> None:
+    """More than sockets and messages hold: all send before any receives."""
+    with make_linked_buffer(group, case, Topology(disable="1"), timeout_s=20) as buf:
+        for round_idx in range(2):
+            inputs = make_inputs(case, round_idx)
+            received = expect(case, inputs)
+            recv_x, count, handle, event, hook = send(buf, case, inputs[buf.rank])
+            wait(case.mode, event, hook)
+            assert_received(recv_x, count, handle, received[buf.rank])
