@@ -56,7 +56,7 @@ def test_killed(moment: str, phase: str, topology: Topology) -> None:
             assert told.took_s < NOTICED_S
         else:  # shared memory does not tell that its owner is gone
             assert told.error == "PeerTimeout"
-            assert told.took_s < timeout_s + 1
+            assert told.took_s < timeout_s + 5
         assert "destroy" in told.again
         assert told.closing_s < NOTICED_S
 
@@ -90,7 +90,7 @@ def test_stopped_while_much_is_sent() -> None:
         told, _ = pool.run(work.stop_a_rank, *args, timeout_s=50)
     assert told.error == "PeerTimeout"
     assert "ranks [1]" in told.text
-    assert told.took_s < 2 * timeout_s + 1  # to send, and to wait
+    assert told.took_s < 2 * timeout_s + 5  # to send, and to wait
     assert told.closing_s < NOTICED_S
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import os
 import shutil
 import subprocess
 import tempfile
@@ -26,15 +27,20 @@ def compile_ptx(csrc: Path, arch: str = "sm_90a", hidden: int = 0) -> str:
         return Path(output.name).read_text(encoding="utf-8")
 
 
-@functools.cache
-def program(arch: str = "sm_90a", hidden: int = 0) -> ptx.Program:
-    """The loaded kernels; their PTX is kept by what it was made from."""
+def kept_ptx(arch: str = "sm_90a", hidden: int = 0) -> Path:
+    """The PTX of this checkout, kept by what it was made from."""
     sources = sorted(p for p in CSRC.rglob("*") if p.suffix in (".hpp", ".cuh", ".cu"))
     mark = hashlib.sha256(b"".join(path.read_bytes() for path in sources))
     mark.update(f"{FLAGS} {arch} {hidden}".encode())
     kept = Path(tempfile.gettempdir(), f"deep_ll-ptx-{mark.hexdigest()[:16]}.ptx")
     if not kept.exists():
-        unfinished = kept.with_suffix(".unfinished")
+        unfinished = kept.with_suffix(f".{os.getpid()}")
         unfinished.write_text(compile_ptx(CSRC, arch, hidden), encoding="utf-8")
         unfinished.rename(kept)
-    return ptx.load(kept.read_text(encoding="utf-8"))
+    return kept
+
+
+@functools.cache
+def program(arch: str = "sm_90a", hidden: int = 0) -> ptx.Program:
+    """The loaded kernels."""
+    return ptx.load(kept_ptx(arch, hidden).read_text(encoding="utf-8"))
