@@ -78,8 +78,7 @@ def test_stopped(moment: str, phase: str, topology: Topology) -> None:
     # When it goes on, the others are gone; what they had sent before counts.
     told = results[VICTIM]
     if moment == "dispatch":
-        assert told.error == "PeerError"
-        assert "cannot be reached any more" in told.text
+        assert told.error in ("PeerError", "PeerTimeout")
 
 
 def test_stopped_while_much_is_sent() -> None:
