@@ -77,7 +77,8 @@ def verdicts(
 ) -> Iterator[dict[str, Future[Result]]]:
     """What became of each mutant that was selected; they are built and run side by side."""
     base = program("thread")
-    calls = [getattr(item, "callspec", None) for item in request.session.items]
+    own = [item for item in request.session.items if item.path == request.path]
+    calls = [getattr(item, "callspec", None) for item in own]
     chosen = [call.params["mutant"] for call in calls if call and "mutant" in call.params]
     with ThreadPoolExecutor(builds.JOBS) as workers:
         yield {
