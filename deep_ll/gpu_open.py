@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from deep_ll.errors import ArgumentError, OrderError
+from deep_ll.errors import ArgumentError, LinkUnavailable, OrderError
 from deep_ll.gpu_memory import GpuMemory
 from deep_ll.gpu_session import GpuSession
 from deep_ll.gpu_streams import Streams, is_captured
@@ -20,19 +20,31 @@ if TYPE_CHECKING:
     from deep_ll.open import Options
     from deep_ll.runtime.cuda.heap import GpuHeap
     from deep_ll.runtime.group import Group
+    from deep_ll.runtime.paths import Wish
 
 
 def open_gpu_session(
-    group: Group, place: torch.device, num_bytes: int, settings: Settings, options: Options
+    group: Group,
+    place: torch.device,
+    num_bytes: int,
+    settings: Settings,
+    options: Options,
+    wish: Wish,
 ) -> GpuSession:
     """Makes the heap and what works on it. Collective.
 
     Raises:
         GpuUnavailable: something that GPUs need is missing; the message has the cures.
+        LinkUnavailable: peers may not be reached by load and store; there is no other way yet.
         OrderError: a CUDA graph is being captured.
         PeerError: another rank failed; it says which and why.
     """
     with together(group, "checking what GPUs need"):
+        if wish.refused and group.size > 1:
+            raise LinkUnavailable(
+                f"{wish.refused}, but in this version GPUs reach peers by load and store alone: "
+                "leave it out"
+            )
         device = _usable_device(place, nvshmem=not group.in_process)
     if group.in_process:
         heap = loopback.open_heap(group, num_bytes, device)

@@ -54,12 +54,12 @@ def open_session(
     options: Options,
 ) -> AnySession:
     """Makes the heap and what works on it. Collective."""
+    wanted = wish(options.allow_p2p, settings.disable_p2p, settings.ranks_per_node)
     if device.type == "cpu":
         require_cpu_backend(group)
-        wanted = wish(options.allow_p2p, settings.disable_p2p, settings.ranks_per_node)
         heap = open_heap(group, num_bytes, wanted)
         return Session(heap, settings, expected, options)
     # Only now: machines without a GPU need none of its packages.
     from deep_ll.gpu_open import open_gpu_session
 
-    return open_gpu_session(group, device, num_bytes, settings, options)
+    return open_gpu_session(group, device, num_bytes, settings, options, wanted)

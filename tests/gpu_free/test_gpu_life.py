@@ -66,6 +66,11 @@ def test_multiprocessors_are_shared(opened: Callable[..., Any]) -> None:
         assert text.startswith("ArgumentError: 201 ranks share GPU 0, which has 132")
 
 
+def test_network_is_refused_on_all_ranks(opened: Callable[..., Any]) -> None:
+    for text in opened("not_by_load_and_store", PLAIN):
+        assert text.startswith("LinkUnavailable: allow_nvlink_traffic=False, but")
+
+
 def test_cuda_without_a_number_is_the_current_gpu(opened: Callable[..., Any]) -> None:
     assert opened("current_gpu", Case(world=1, experts=2, topk=1, tokens=2)) == [(1, 1)]
 

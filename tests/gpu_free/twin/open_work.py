@@ -37,6 +37,11 @@ def crowd(group: Any, case: Case) -> list[Any]:
         return [*found, error_of(lambda: gpu_open._num_sms(heap, device, 32))]
 
 
+def not_by_load_and_store(group: Any, case: Case) -> str:
+    """All over the network is what GPUs cannot do yet."""
+    return error_of(lambda: make_buffer(group, case, allow_nvlink_traffic=False))
+
+
 def current_gpu(group: Any, case: Case) -> tuple[int, int]:
     """ "cuda" means torch's current GPU, for what is checked and for what is used."""
     asked, cuda = [], torch.cuda
