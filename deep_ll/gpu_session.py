@@ -15,7 +15,6 @@ from deep_ll.errors import OrderError
 from deep_ll.gpu_memory import GpuKinds
 from deep_ll.gpu_operation import Operation, start
 from deep_ll.gpu_told import Told
-from deep_ll.handle import Handle
 from deep_ll.kernels import Kernels
 from deep_ll.order import Order
 from deep_ll.rounds import NUM_SLOTS, Round
@@ -78,7 +77,7 @@ class GpuSession(Order):
         epoch = self.next_dispatch()
         slot = epoch % NUM_SLOTS
         ledger = self.kinds.memory_of(kind).ledgers[slot]
-        counts, sizes = kind.counts[slot], kind.sizes
+        counts = kind.counts[slot]
         batch = _native.Batch(
             tokens.x, tokens.num_tokens, *counts.addresses, slot, tokens.indices, tokens.wide
         )
@@ -93,11 +92,7 @@ class GpuSession(Order):
         operation = Operation("dispatch", epoch, launch, (*tokens.tensors, *later), later)
         this.pending, ending = start(operation, self._streams, mode, self.check_usable, None)
         self._dispatched = epoch
-        self._turns[slot].round = this
-        views = kind.recv[slot]
-        fields = (sizes.max_tokens, sizes.hidden, sizes.num_experts)
-        handle = Handle.of(this, views.src_info, counts.layout_range, *fields)
-        return views.x, counts.recv_count, handle, *ending
+        return *self.keep_dispatch(this), *ending
 
     def take_combine_buffer(self, this: Round) -> torch.Tensor:
         """The memory of the next combine: what is put on this stream from now on finds it free."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from deep_ll.errors import OrderError
 from deep_ll.runtime.cuda import calls
-from deep_ll.runtime.cuda.streams import is_capturing, wait_for
+from deep_ll.runtime.cuda.streams import forget, is_capturing, mark, wait_for, wait_for_mark
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -34,18 +34,14 @@ class Mark:
     """What was put on a stream so far, for another one to wait for."""
 
     def __init__(self, streams: Streams, stream: int) -> None:
-        self._streams, self._stream, doing = streams, stream, f"marking stream {stream:#x}"
-        self._captured = is_captured(stream)
-        driver = calls.bindings()
+        self._streams, self._captured = streams, is_captured(stream)
         with streams.context():
-            flags = int(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING)
-            self._event = calls.call("cuEventCreate", flags, doing=doing)
-            calls.call("cuEventRecord", self._event, driver.CUstream(stream), doing=doing)
+            self._event = mark(stream)
 
     def __del__(self) -> None:
         # At the end of the process the driver may be gone.
         with contextlib.suppress(Exception):
-            calls.call("cuEventDestroy", self._event, doing="forgetting a mark")
+            forget(self._event)
 
     def finish(self) -> None:
         """Lets the current stream wait for it.
@@ -61,10 +57,8 @@ class Mark:
                 else "not captured: wait for it before the capture begins"
             )
             raise OrderError(f"this event is of an operation that was {when}")
-        doing = f"letting stream {stream:#x} wait for an operation"
-        native = calls.bindings().CUstream(stream)
         with self._streams.context():
-            calls.call("cuStreamWaitEvent", native, self._event, 0, doing=doing)
+            wait_for_mark(stream, self._event)
 
 
 class Streams:

@@ -126,6 +126,15 @@ class Order:
                 "write over it: pass zero_copy=True, or outputs in other memory"
             )
 
+    def keep_dispatch(self, this: Round) -> tuple[Received, torch.Tensor, Handle]:
+        """Remembers that a dispatch was sent; its x, recv_count and handle."""
+        kind, slot = this.kind, this.epoch % NUM_SLOTS
+        self._turns[slot].round = this
+        counts, views, sizes = kind.counts[slot], kind.recv[slot], kind.sizes
+        fields = (sizes.max_tokens, sizes.hidden, sizes.num_experts)
+        handle = Handle.of(this, views.src_info, counts.layout_range, *fields)
+        return views.x, counts.recv_count, handle
+
     def keep_combine(self, epoch: int, this: Round, pending: Pending) -> None:
         """Remembers that a combine was sent."""
         self._turns[epoch % NUM_SLOTS].combine = pending

@@ -10,7 +10,6 @@ import torch
 
 from deep_ll import _native, checks, failures
 from deep_ll.event import EventOverlap
-from deep_ll.handle import Handle
 from deep_ll.kinds import Kind, Kinds
 from deep_ll.order import ASYNC, HOOK, NOW, Order
 from deep_ll.rounds import NUM_SLOTS, Pending, Round
@@ -129,14 +128,11 @@ class Session(Order):
         if not self.exchange.dispatch_send(kind.shape, how, slot.address, batch):
             self._refuse_dispatch(kind, epoch)
         this = Round(self._identity, epoch, kind, slot.ledger, num_tokens)
-        self._turns[index].round = this
         this.pending = pending = Pending("dispatch", epoch, lambda: self._receive(this, how, stats))
+        results = self.keep_dispatch(this)
         if mode == NOW:
             pending.finish()
-        views = kind.recv[index]
-        fields = (sizes.max_tokens, sizes.hidden, sizes.num_experts)
-        handle = Handle.of(this, views.src_info, counts.layout_range, *fields)
-        return views.x, counts.recv_count, handle, *self._ending(pending, mode)
+        return *results, *self._ending(pending, mode)
 
     def _refuse_dispatch(self, kind: Kind, epoch: int) -> None:
         bad = self.exchange.bad_choice()

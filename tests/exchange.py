@@ -114,17 +114,22 @@ def round_trip(
     return (recv_x, recv_count, handle), received[buf.rank]
 
 
+def all_rounds(buf: deep_ll.Buffer, case: Case) -> None:
+    """All rounds of a case, with statistics, and results that live on."""
+    stats = torch.full((case.experts // case.world,), 100, dtype=torch.int32)
+    total = stats.clone()
+    previous: tuple[Any, Any] | None = None
+    for round_idx in range(case.rounds):
+        results, expected = round_trip(buf, case, round_idx, stats)
+        total += results[1]
+        assert_same_bits(stats, total, "stats")
+        if previous is not None:  # a result lives until the second next dispatch
+            assert_received(*previous[0], previous[1])
+        previous = (results, expected)
+
+
 def exchange(group: Any, case: Case) -> None:
     """All rounds of a case on one Buffer."""
     with make_buffer(group, case) as buf:
         assert buf.group_size == case.world
-        stats = torch.full((case.experts // case.world,), 100, dtype=torch.int32)
-        total = stats.clone()
-        previous: tuple[Any, Any] | None = None
-        for round_idx in range(case.rounds):
-            results, expected = round_trip(buf, case, round_idx, stats)
-            total += results[1]
-            assert_same_bits(stats, total, "stats")
-            if previous is not None:  # a result lives until the second next dispatch
-                assert_received(*previous[0], previous[1])
-            previous = (results, expected)
+        all_rounds(buf, case)

@@ -5,14 +5,13 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from cases import Case, Inputs, make_inputs
-from exchange import expect, round_trip, send, wait
+from exchange import all_rounds, expect, send, wait
 from orders import Batch
 from topologies import Topology, environment, make_linked_buffer
 
 import deep_ll
-from deep_ll.testing.compare import assert_received, assert_same_bits
+from deep_ll.testing.compare import assert_received
 
 GREETING_BYTES = 24
 SIGNALS_A_ROUND = 3  # counts, rows, outputs
@@ -36,16 +35,7 @@ def exchange(group: Any, case: Case, topology: Topology, expected: Topology | No
 def _exchange(group: Any, case: Case, topology: Topology, expected_paths: Topology) -> int:
     with make_linked_buffer(group, case, topology) as buf:
         assert [path.kind for path in buf.paths()] == expected_paths.kinds(buf.rank, case.world)
-        stats = torch.full((case.experts // case.world,), 100, dtype=torch.int32)
-        total = stats.clone()
-        previous: tuple[Any, Any] | None = None
-        for round_idx in range(case.rounds):
-            results, expected = round_trip(buf, case, round_idx, stats)
-            total += results[1]
-            assert_same_bits(stats, total, "stats")
-            if previous is not None:  # a result lives until the second next dispatch
-                assert_received(*previous[0], previous[1])
-            previous = (results, expected)
+        all_rounds(buf, case)
         return sum(check_traffic(buf, case, peer, expected_paths) for peer in range(case.world))
 
 

@@ -18,6 +18,8 @@ from deep_ll.runtime.link import OwnHeap, open_link
 from deep_ll.runtime.paths import LINK, Path, Wish, agree
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from deep_ll.runtime.group import Group
 
 # Only touched pages count, as in a memfd. (Python has the name since 3.11.)
@@ -143,16 +145,14 @@ def open_heap(group: Group, num_bytes: int, wish: Wish = _ANY) -> Heap:
         own = _map(memory.fd, num_bytes, nonce)
         with handover.exchange(group, memory.fd, wish) as taken:
             maps = [own if fd is None else _map(fd, num_bytes) for fd in taken.fds]
-    paths = agree(group, taken.why_not)
+    paths, has_links = agree(group, taken.why_not)
     behind = [path.peer for path in paths if path.kind == LINK]
     for peer in behind:
         maps[peer] = _map(-1, num_bytes)
-    nonces = group.all_gather(nonce)
+    nonces, hosts = zip(*group.all_gather((nonce, machine.host_name())), strict=True)
     _check_nonces({path.peer for path in paths} - set(behind), maps, nonces, group)
-    has_links = any(group.all_gather(bool(behind)))
     link = _link_to(group, own, paths) if has_links else None
-    local = group.all_gather(machine.host_name())
-    return Heap(group.rank, maps, local.count(local[group.rank]), paths, has_links, link)
+    return Heap(group.rank, maps, hosts.count(hosts[group.rank]), paths, has_links, link)
 
 
 def _thread_heap(group: Group, num_bytes: int, nonce: bytes, wish: Wish) -> Heap:
@@ -164,7 +164,8 @@ def _thread_heap(group: Group, num_bytes: int, nonce: bytes, wish: Wish) -> Heap
             f"ranks that are threads of one process have no other path than its memory: {refused}"
         )
     own = _map(-1, num_bytes, nonce)
-    return Heap(group.rank, group.all_gather(own), group.size, agree(group, [""] * group.size))
+    paths, _ = agree(group, [""] * group.size)
+    return Heap(group.rank, group.all_gather(own), group.size, paths)
 
 
 def _link_to(group: Group, own: torch.Tensor, paths: list[Path]) -> _native.UcxLink:
@@ -194,7 +195,7 @@ def _map(fd: int, num_bytes: int, nonce: bytes | None = None) -> torch.Tensor:
 
 
 def _check_nonces(
-    mapped: set[int], maps: list[torch.Tensor], nonces: list[bytes], group: Group
+    mapped: set[int], maps: list[torch.Tensor], nonces: Sequence[bytes], group: Group
 ) -> None:
     """That a mapping is the memory it should be is proven by its content, not assumed from a host
     name. Raises on all ranks or on none.

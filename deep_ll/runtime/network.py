@@ -9,7 +9,8 @@ import socket
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+
+from deep_ll.runtime import machine
 
 _LOOPBACK = "lo"
 _SIOCGIFADDR = 0x8915
@@ -32,11 +33,12 @@ class Place:
 
 def here() -> Place:
     """This process's place."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     namespace = os.stat("/proc/self/ns/net").st_ino
     names = [name for _, name in socket.if_nameindex() if name != _LOOPBACK]
     addresses = {name: _address_of(name) for name in names}
-    return Place(f"{boot}/{namespace}", {name: a for name, a in addresses.items() if a})
+    return Place(
+        f"{machine.host_name()}/{namespace}", {name: a for name, a in addresses.items() if a}
+    )
 
 
 def device_to(own: Place, others: Sequence[Place]) -> str | None:

@@ -68,9 +68,9 @@ def wish(allow_p2p: bool | None, disable_p2p: bool | None, ranks_per_node: int) 
     return Wish("", ranks_per_node, explicit=allow_p2p is True)
 
 
-def agree(group: Group, why_not: list[str]) -> list[Path]:
-    """The paths of this rank, when each rank knows why it cannot map each peer ("" if it can).
-    Both ends of a path take the same way. Collective.
+def agree(group: Group, why_not: list[str]) -> tuple[list[Path], bool]:
+    """The paths of this rank, when each rank knows why it cannot map each peer ("" if it can), and
+    whether any rank has a peer behind a link. Both ends of a path take the same way. Collective.
     """
     table = group.all_gather(why_not)
     own = group.rank
@@ -83,4 +83,4 @@ def agree(group: Group, why_not: list[str]) -> list[Path]:
             paths.append(Path(peer, LINK, reason))
         else:
             paths.append(Path(peer, P2P, "its memory is mapped here"))
-    return paths
+    return paths, any(map(any, table))

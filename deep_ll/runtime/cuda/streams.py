@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from deep_ll.errors import DriverError
 from deep_ll.runtime.cuda import calls
+from deep_ll.runtime.cuda.untyped import Untyped
 
 
 def is_capturing(stream: int) -> bool:
@@ -29,12 +30,29 @@ def is_capturing(stream: int) -> bool:
     return bool(status == kinds.CU_STREAM_CAPTURE_STATUS_ACTIVE)
 
 
-def wait_for(stream: int, other: int) -> None:
-    """Lets what is put on `stream` from now on wait for all that was put on `other` before."""
+def mark(stream: int) -> Untyped:
+    """An event for what was put on a stream so far. Somebody has to `forget` it."""
     driver = calls.bindings()
-    doing = f"letting stream {stream:#x} wait for stream {other:#x}"
+    doing = f"marking stream {stream:#x}"
     flags = int(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING)
     event = calls.call("cuEventCreate", flags, doing=doing)
-    calls.call("cuEventRecord", event, driver.CUstream(other), doing=doing)
-    calls.call("cuStreamWaitEvent", driver.CUstream(stream), event, 0, doing=doing)
-    calls.call("cuEventDestroy", event, doing=doing)  # when it was reached
+    calls.call("cuEventRecord", event, driver.CUstream(stream), doing=doing)
+    return event
+
+
+def wait_for_mark(stream: int, event: Untyped) -> None:
+    """Lets what is put on `stream` from now on wait for an event."""
+    doing = f"letting stream {stream:#x} wait for another one"
+    calls.call("cuStreamWaitEvent", calls.bindings().CUstream(stream), event, 0, doing=doing)
+
+
+def forget(event: Untyped) -> None:
+    """Gives an event back once it was reached."""
+    calls.call("cuEventDestroy", event, doing="forgetting a mark")
+
+
+def wait_for(stream: int, other: int) -> None:
+    """Lets what is put on `stream` from now on wait for all that was put on `other` before."""
+    event = mark(other)
+    wait_for_mark(stream, event)
+    forget(event)
