@@ -110,7 +110,7 @@ bool Exchange::combine_receive(const Shape& shape,
     args.recv_slot = answer.recv_slot;
     args.combine_slot = answer.combine_slot;
     args.pulled = answer.pulled;
-    args.choices = pointer<const std::int32_t>(sum.choices);
+    args.choices = pointer<std::int32_t>(sum.choices);
     args.weights = pointer<const float>(sum.weights);
     args.out = pointer<bf16>(sum.out);
     args.num_tokens = sum.num_tokens;

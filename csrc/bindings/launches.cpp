@@ -79,7 +79,7 @@ CombineLaunch Launches::combine(const Shape& shape,
     launch.args.combine_slot = answer.combine_slot;
     launch.args.pulled = answer.pulled;
     launch.args.x = pointer<const bf16>(x);
-    launch.args.choices = launch.kept = pointer<std::int32_t>(sum.choices);
+    launch.args.choices = pointer<std::int32_t>(sum.choices);
     launch.args.weights = pointer<const float>(sum.weights);
     launch.args.out = pointer<bf16>(sum.out);
     launch.args.num_tokens = sum.num_tokens;

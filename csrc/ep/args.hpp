@@ -64,10 +64,10 @@ struct DispatchArgs : Common {
 };
 
 struct CombineArgs : Common {
-    const bf16* x = nullptr;                // [num_local, max_rows, hidden]; null when pulled
-    const std::int32_t* choices = nullptr;  // [num_tokens, num_topk] experts to add up, -1: none
-    const float* weights = nullptr;         // [num_tokens, num_topk]
-    bf16* out = nullptr;                    // [num_tokens, hidden]
+    const bf16* x = nullptr;          // [num_local, max_rows, hidden]; null when pulled
+    std::int32_t* choices = nullptr;  // [num_tokens, num_topk] experts to add up, negative: none
+    const float* weights = nullptr;   // [num_tokens, num_topk]
+    bf16* out = nullptr;              // [num_tokens, hidden]
     int num_tokens = 0;
     bool pulled = false;  // zero copy: peers read the outputs in this rank's heap
 };

@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpLanes, 1)
     const auto& args = with_known_hidden(launch.args);
     League league(launch.league);
     if (launch.halves & kSend) {
-        accept(league, args, launch.choices, args.num_tokens, launch.kept);
+        accept(league, args, launch.choices, args.num_tokens, args.choices);
         combine_send(league, args);
     }
     if (launch.halves & kReceive) combine_receive(league, args);

@@ -21,7 +21,6 @@ struct CombineLaunch {
     Choices choices;
     LeagueArgs league;
     std::uint32_t halves;
-    std::int32_t* kept;  // where accepted choices go: args.choices
 };
 
 }  // namespace deep_ll

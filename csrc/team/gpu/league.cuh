@@ -4,25 +4,9 @@
 
 #include "team/gpu/signal.cuh"
 #include "team/league_args.hpp"
+#include "team/phase.hpp"
 
 DEEP_LL_TIER_BEGIN
-
-template <class F>
-struct Solo {
-    F run;
-};
-template <class F>
-struct Wide {
-    F run;
-};
-template <class F>
-TEAM_FN Solo<F> solo(F run) {
-    return {run};
-}
-template <class F>
-TEAM_FN Wide<F> wide(F run) {
-    return {run};
-}
 
 extern __shared__ __align__(128) std::byte team_memory[];
 

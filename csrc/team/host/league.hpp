@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "team/host/host_team.hpp"
+#include "team/phase.hpp"
 
 namespace deep_ll {
 
@@ -33,25 +34,6 @@ class Pool {
 }  // namespace deep_ll
 
 DEEP_LL_TIER_BEGIN
-
-// A phase of one team: small things, and waits. Returns whether the next phase may run.
-template <class F>
-struct Solo {
-    F run;
-};
-// A phase that all teams share.
-template <class F>
-struct Wide {
-    F run;
-};
-template <class F>
-Solo<F> solo(F run) {
-    return {run};
-}
-template <class F>
-Wide<F> wide(F run) {
-    return {run};
-}
 
 // Runs phases one after the other, the wide ones on `num_teams` teams.
 class League {

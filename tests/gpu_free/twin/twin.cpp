@@ -35,7 +35,7 @@ bool run(League& league, const DispatchLaunch& launch) {
 bool run(League& league, const CombineLaunch& launch) {
     bool done = true;
     if (launch.halves & kSend) {
-        accept(league, launch.args, launch.choices, launch.args.num_tokens, launch.kept);
+        accept(league, launch.args, launch.choices, launch.args.num_tokens, launch.args.choices);
         done = combine_send(league, launch.args);
     }
     return done && ((launch.halves & kReceive) == 0 || combine_receive(league, launch.args));
