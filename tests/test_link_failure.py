@@ -1,6 +1,5 @@
 """Ranks behind a link that die, stop, leave or are interrupted."""
 
-import os
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -19,13 +18,7 @@ from deep_ll.testing import RankDied, RankPool
 
 Pools = Callable[[int], RankPool]
 
-pytestmark = [
-    pytest.mark.skipif(not _native.HAVE_UCX, reason="built without UCX"),
-    pytest.mark.skipif(
-        os.environ.get("DEEP_LL_TEST_NODES") != "1",
-        reason="bounds of time that were not yet seen stable: asked for by DEEP_LL_TEST_NODES=1",
-    ),
-]
+pytestmark = pytest.mark.skipif(not _native.HAVE_UCX, reason="built without UCX")
 
 NODES = nodes_of(2)
 BOTH = pytest.mark.parametrize("topology", [ALL_LINK, NODES], ids=str)
@@ -63,7 +56,7 @@ def test_killed(moment: str, phase: str, topology: Topology) -> None:
             assert told.took_s < NOTICED_S
         else:  # shared memory does not tell that its owner is gone
             assert told.error == "PeerTimeout"
-            assert told.took_s < timeout_s + 5
+            assert told.took_s < timeout_s + 1
         assert "destroy" in told.again
         assert told.closing_s < NOTICED_S
 
@@ -81,11 +74,12 @@ def test_stopped(moment: str, phase: str, topology: Topology) -> None:
             assert word in told.text
         assert 0.9 < told.took_s < NOTICED_S
         assert "destroy" in told.again
-        assert told.closing_s < 3
+        assert told.closing_s < NOTICED_S
     # When it goes on, the others are gone; what they had sent before counts.
     told = results[VICTIM]
     if moment == "dispatch":
-        assert told.error in ("PeerError", "PeerTimeout")
+        assert told.error == "PeerError"
+        assert "cannot be reached any more" in told.text
 
 
 def test_stopped_while_much_is_sent() -> None:
@@ -96,7 +90,7 @@ def test_stopped_while_much_is_sent() -> None:
         told, _ = pool.run(work.stop_a_rank, *args, timeout_s=50)
     assert told.error == "PeerTimeout"
     assert "ranks [1]" in told.text
-    assert told.took_s < 2 * timeout_s + 5  # to send, and to wait
+    assert told.took_s < 2 * timeout_s + 1  # to send, and to wait
     assert told.closing_s < NOTICED_S
 
 

@@ -2,6 +2,7 @@
 #include "symm/ucx/ucx_link.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/check.hpp"
 #include "symm/doorbell.hpp"
@@ -19,16 +20,18 @@ UcxLink::UcxLink(const LandingPlace& place, const WorkerOptions& options, std::i
     : place_(place),
       landing_(place),
       peers_(static_cast<std::size_t>(place.size)),
-      worker_(options),
+      worker_(std::in_place, options),
+      address_(worker_->address()),
+      version_(worker_->ucp().version),
       patience_{patience_ns, nullptr} {
-    for (Peer& peer : peers_) peer.ucp = &worker_.ucp();
-    worker_.receive(arrived, this);
+    for (Peer& peer : peers_) peer.ucp = &worker_->ucp();
+    worker_->receive(arrived, this);
     const auto look = [this] {
         const std::scoped_lock held(lock_);
-        for (int i = 0; i < kLooks && worker_.progress();) ++i;
-        return worker_.arm();
+        for (int i = 0; i < kLooks && worker_->progress();) ++i;
+        return worker_->arm();
     };
-    attendant_.emplace(look, worker_.event_fd());
+    attendant_.emplace(look, worker_->event_fd());
 }
 
 UcxLink::~UcxLink() {
@@ -41,7 +44,7 @@ void UcxLink::connect(int peer, const std::string& address) {
     {
         const std::scoped_lock held(lock_);
         DEEP_LL_INVARIANT(to.ep == nullptr && !closed_ && peer != place_.rank, peer);
-        to.ep = worker_.connect(address, failed, &to);
+        to.ep = worker_->connect(address, failed, &to);
     }
     // An empty message, so that the first real one finds the connection made.
     if (open_message(to)) send_message(to);
@@ -96,7 +99,7 @@ bool UcxLink::progress() {
     if (attendant_) attendant_->stand_by();
     // Who finds the lock taken finds somebody at it.
     const std::unique_lock held(lock_, std::try_to_lock);
-    return held.owns_lock() && !closed_ && worker_.progress();
+    return held.owns_lock() && !closed_ && worker_->progress();
 }
 
 void UcxLink::rest() {
@@ -133,7 +136,7 @@ Buffer* UcxLink::take_buffer(Peer& peer) {
 
 // Null: all are on their way.
 Buffer* UcxLink::idle_buffer(Peer& peer) {
-    if (peer.idle.empty() && peer.buffers.size() == kBuffersPerPeer) worker_.progress();
+    if (peer.idle.empty() && peer.buffers.size() == kBuffersPerPeer) worker_->progress();
     if (peer.idle.empty() && peer.buffers.size() < kBuffersPerPeer) {
         peer.buffers.emplace_back(new Buffer);
         peer.buffers.back()->peer = &peer;
@@ -164,7 +167,7 @@ void UcxLink::send_bytes(Peer& peer, std::uint64_t bytes) {
     const std::scoped_lock held(lock_);
     const bool possible = peer.reachable() && !closed_;
     const ucs_status_ptr_t request =
-        possible ? worker_.send(peer.ep, buffer->bytes, bytes, sent, buffer) : nullptr;
+        possible ? worker_->send(peer.ep, buffer->bytes, bytes, sent, buffer) : nullptr;
     if (UCS_PTR_IS_ERR(request)) peer.die();
     if (!UCS_PTR_IS_PTR(request)) peer.idle.push_back(buffer);
 }
@@ -233,6 +236,9 @@ void UcxLink::close(std::int64_t timeout_ns) {
         closed_ = true;
     }
     attendant_.reset();
+    // Only now are the sockets closed that peers had opened, and peers see that nobody is here.
+    const std::scoped_lock held(lock_);
+    worker_.reset();
 }
 
 // Not by flushes: UCX's may stay pending for ever once the peer has closed its end.
@@ -243,14 +249,14 @@ void UcxLink::close_connections(std::int64_t timeout_ns) {
         return peer.reachable() && !peer.given_up.load() && !has_left(peer);
     };
     while (std::any_of(peers_.begin(), peers_.end(), is_awaited) && now_ns() < deadline_ns) {
-        if (!worker_.progress()) yield();
+        if (!worker_->progress()) yield();
     }
     std::vector<ucs_status_ptr_t> closes;
     for (Peer& peer : peers_) {
         if (peer.ep != nullptr)
-            closes.push_back(worker_.close(peer.ep, !peer.reachable() || !has_left(peer)));
+            closes.push_back(worker_->close(peer.ep, !peer.reachable() || !has_left(peer)));
     }
-    worker_.finish(closes, now_ns() + kClosingNs);
+    worker_->finish(closes, now_ns() + kClosingNs);
     // Who still waits for a peer shall hear that it waits in vain.
     for (Peer& peer : peers_) peer.die();
 }

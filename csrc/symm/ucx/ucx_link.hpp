@@ -18,7 +18,7 @@ class UcxLink final : public Link {
     ~UcxLink() override;
 
     // Where peers connect to.
-    const std::string& address() const { return worker_.address(); }
+    const std::string& address() const { return address_; }
     // Once a peer; the peer has to do the same.
     void connect(int peer, const std::string& address);
     // Waits until every connected peer has been heard; those that were not, in time.
@@ -34,7 +34,7 @@ class UcxLink final : public Link {
     LinkStats stats(int peer);
     // Bad messages by nobody of the group.
     std::uint64_t dropped();
-    const std::string& version() const { return worker_.ucp().version; }
+    const std::string& version() const { return version_; }
 
     // Sends what was put and ends all connections; what cannot be sent in time is lost. For peers that still
     // use theirs, this rank is dead then.
@@ -65,7 +65,8 @@ class UcxLink final : public Link {
     Landing landing_;
     std::vector<Peer> peers_;
     std::mutex lock_;
-    Worker worker_;
+    std::optional<Worker> worker_;  // until it is closed
+    const std::string address_, version_;
     std::optional<Attendant> attendant_;
     bool closed_ = false;
     Patience patience_{};
