@@ -2,6 +2,8 @@
 #include "symm/ucx/ucx_link.hpp"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "core/check.hpp"
@@ -53,7 +55,7 @@ void UcxLink::connect(int peer, const std::string& address) {
 std::vector<int> UcxLink::meet(std::int64_t timeout_ns) {
     const std::int64_t deadline_ns = now_ns() + timeout_ns;
     for (;;) {
-        progress();
+        const bool has_moved = progress();
         std::vector<int> unheard;
         {
             const std::scoped_lock held(lock_);
@@ -62,7 +64,8 @@ std::vector<int> UcxLink::meet(std::int64_t timeout_ns) {
             }
         }
         if (unheard.empty() || now_ns() >= deadline_ns) return unheard;
-        yield();
+        // Sleeps: many ranks on few cores that only yield here keep each other from what they wait for.
+        if (!has_moved) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
 }
 
