@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from deep_ll import _native, checks, env, sizing
-from deep_ll.errors import ArgumentError, OrderError
+from deep_ll import _native, arguments, checks, env, sizing
+from deep_ll.errors import ArgumentError
 from deep_ll.open import Options, open_session
 from deep_ll.order import ASYNC, HOOK, NOW
-from deep_ll.plan import Plan, plan_of
+from deep_ll.own_end import OwnEnd, Runtime
 from deep_ll.runtime.cuda.heap import GpuHeap
 from deep_ll.runtime.group import as_group
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from deep_ll.open import AnySession
     from deep_ll.order import Sent
     from deep_ll.rounds import Hook
-    from deep_ll.runtime.paths import Path
 
 topk_idx_t = torch.int64
 """DeepEP's name for the usual dtype of topk_idx; int32 is taken as well."""
@@ -37,12 +36,11 @@ _FORMATS = {
 }
 
 
-class Buffer:
+class Buffer(OwnEnd):
     """Symmetric memory of a group of ranks and the expert-parallel calls over it. One thread at a
     time may use it.
 
-    The constructor is collective. Names and meaning are DeepEP's; what comes after `*` is deep_ll's
-    own.
+    The constructor is collective. Arguments up to `comm` are DeepEP's, the others deep_ll's own.
 
     Args:
         group: a torch.distributed ProcessGroup (with gloo on CPUs; with gloo or nccl on GPUs, where
@@ -52,7 +50,15 @@ class Buffer:
         num_rdma_bytes: bytes of this rank's heap, from `get_low_latency_rdma_size_hint`; the same
             on all ranks.
         low_latency_mode: must be True.
-        num_qps_per_rank: taken and unused on CPUs.
+        num_qps_per_rank, allow_mnnvl, use_fabric: taken and unused.
+        allow_nvlink_for_low_latency_mode: False is `allow_nvlink_traffic=False`. True, DeepEP's
+            default, lets kernels load and store peers' memory whatever the environment says, hooks
+            included. The opposite of `allow_nvlink_traffic` is an error.
+        later: `explicitly_destroy, enable_shrink, comm` by position, or `use_fabric` and these:
+            DeepEP's versions differ. If both can be meant, the former is, with a warning.
+        explicitly_destroy: warn if the buffer is dropped without `destroy()`.
+        enable_shrink: go on without ranks that fail.
+        comm: a communicator of mpi4py, if `group` is None.
         max_tokens_per_rank, hidden, num_experts: instead of `num_rdma_bytes`: the buffer sizes
             itself.
         max_topk: for the estimate of the memory that will be touched.
@@ -70,7 +76,12 @@ class Buffer:
         row_major_scales: FP8 scales with strides (.., .., 1) instead of DeepEP's columns, which
             grouped GEMMs on GPUs want and processors do not: a dispatch is faster, and so is
             reading a row's scales.
-        explicitly_destroy: warn if the buffer is dropped without `destroy()`.
+
+    Attributes:
+        rank, group_size, group, comm, num_nvl_bytes, num_rdma_bytes, num_qps_per_rank,
+        low_latency_mode, explicitly_destroy, enable_shrink: as given.
+        nvshmem_qp_depth: as DeepEP reads it from the environment; there are no queue pairs here.
+        runtime: what callers ask of DeepEP's; None after `destroy()`.
 
     Raises:
         ArgumentError: arguments that cannot work; sizes are checked on all ranks together.
@@ -83,12 +94,18 @@ class Buffer:
 
     def __init__(
         self,
-        group: object,
+        group: object = None,
         num_nvl_bytes: int = 0,
         num_rdma_bytes: int = 0,
         low_latency_mode: bool = True,
         num_qps_per_rank: int = 24,
-        *,
+        allow_nvlink_for_low_latency_mode: bool | None = None,
+        allow_mnnvl: bool = False,
+        *later: object,
+        use_fabric: bool | None = None,
+        explicitly_destroy: bool | None = None,
+        enable_shrink: bool | None = None,
+        comm: object = None,
         max_tokens_per_rank: int | None = None,
         hidden: int | None = None,
         num_experts: int | None = None,
@@ -100,20 +117,28 @@ class Buffer:
         num_sms: int | None = None,
         allow_pcie_p2p: bool = False,
         allow_nvlink_traffic: bool | None = None,
-        explicitly_destroy: bool = False,
+        **others: object,
     ) -> None:
-        self._session: AnySession | None = None
-        self.explicitly_destroy = explicitly_destroy
+        self._session = None
+        self.runtime: Runtime | None = None
+        self.explicitly_destroy = False
+        arguments.refuse("Buffer", arguments.BUFFER, others)
+        given = arguments.Late(use_fabric, explicitly_destroy, enable_shrink, comm)
+        last = arguments.late(later, given)
+        self.enable_shrink = bool(last.enable_shrink)
+        if self.enable_shrink:
+            raise ArgumentError("enable_shrink=True: rank masks are not there yet")
+        traffic = arguments.nvlink(allow_nvlink_traffic, allow_nvlink_for_low_latency_mode)
         self._allow_p2p, self._hooks_checked = allow_nvlink_traffic, False
         if not low_latency_mode:
             raise ArgumentError("low_latency_mode=False: deep_ll has only the low-latency calls")
         settings = env.settings()
         timeout_s = settings.timeout_s if timeout_s is None else float(timeout_s)
         options = Options(
-            timeout_s, num_threads, row_major_scales, num_sms, allow_pcie_p2p, allow_nvlink_traffic
+            timeout_s, num_threads, row_major_scales, num_sms, allow_pcie_p2p, traffic
         )
         options.check()
-        ranks = as_group(group)
+        ranks = as_group(group, last.comm)
         if ranks.size > _native.MAX_RANKS:
             raise ArgumentError(
                 f"the group has {ranks.size} ranks: at most {_native.MAX_RANKS} are supported"
@@ -121,12 +146,14 @@ class Buffer:
         place = env.device(device, settings, in_process=ranks.in_process)
         request = sizing.Request(num_rdma_bytes, max_tokens_per_rank, hidden, num_experts, max_topk)
         self.num_rdma_bytes, expected = sizing.settle(ranks, request, on_host=place.type == "cpu")
-        self.group = group
+        self.group, self.comm = group, last.comm
         self.rank, self.group_size = ranks.rank, ranks.size
-        self.low_latency_mode = True
+        self.low_latency_mode, self.nvshmem_qp_depth = True, settings.qp_depth
         self.num_nvl_bytes, self.num_qps_per_rank = num_nvl_bytes, num_qps_per_rank
         num_bytes = self.num_rdma_bytes
         self._session = open_session(ranks, place, num_bytes, expected, settings, options)
+        self.runtime = Runtime(self._session)
+        self.explicitly_destroy = bool(last.explicitly_destroy)
 
     @staticmethod
     def get_low_latency_rdma_size_hint(
@@ -147,12 +174,13 @@ class Buffer:
         num_max_dispatch_tokens_per_rank: int,
         num_experts: int,
         cumulative_local_expert_recv_stats: torch.Tensor | None = None,
-        *,
+        dispatch_wait_recv_cost_stats: torch.Tensor | None = None,
         use_fp8: bool = True,
         round_scale: bool = False,
         use_ue8m0: bool = False,
         async_finish: bool = False,
         return_recv_hook: bool = False,
+        **others: object,
     ) -> Sent:
         """Sends each token to the ranks of the experts it chose. Collective; all ranks pass the
         same numbers and flags.
@@ -167,6 +195,7 @@ class Buffer:
             num_max_dispatch_tokens_per_rank: M, 1 to 4096.
             num_experts: of all ranks; a multiple of R.
             cumulative_local_expert_recv_stats: int32 [E_local], grows by the received counts.
+            dispatch_wait_recv_cost_stats: must be None.
             use_fp8: send e4m3 with a scale for 128 channels (hidden % 128 == 0), else bfloat16
                 (hidden % 8 == 0).
             round_scale: scales are powers of two.
@@ -195,6 +224,8 @@ class Buffer:
             PeerTimeout: a rank did not come.
         """
         session = self._usable()
+        if others:
+            arguments.refuse("low_latency_dispatch", arguments.DISPATCH, others)
         mode = self._mode(session, async_finish, return_recv_hook)
         fmt = _FORMATS.get((use_fp8, round_scale, use_ue8m0))
         if fmt is None:
@@ -202,7 +233,9 @@ class Buffer:
         max_tokens = num_max_dispatch_tokens_per_rank
         tokens = checks.dispatched(x, topk_idx, max_tokens, session.device)
         kind = session.kinds.of((max_tokens, tokens.hidden, num_experts, tokens.num_topk, fmt))
-        stats = cumulative_local_expert_recv_stats
+        stats, waits = cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats
+        if waits is not None:
+            arguments.refuse_wait_stats("dispatch", waits)
         if stats is not None:
             name = "cumulative_local_expert_recv_stats"
             checks.tensor(name, stats, (torch.int32,), (kind.num_local,), session.device)
@@ -214,11 +247,13 @@ class Buffer:
         topk_idx: torch.Tensor,
         topk_weights: torch.Tensor,
         handle: Handle,
-        *,
+        use_logfmt: bool = False,
         zero_copy: bool = False,
         async_finish: bool = False,
         return_recv_hook: bool = False,
         out: torch.Tensor | None = None,
+        combine_wait_recv_cost_stats: torch.Tensor | None = None,
+        **others: object,
     ) -> tuple[torch.Tensor, EventOverlap, Hook | None]:
         """Sends the experts' outputs back and adds them up with weights. Collective.
 
@@ -228,10 +263,12 @@ class Buffer:
             topk_idx: as it was dispatched; entries may have become -1, their outputs are left out.
             topk_weights: float32 [num_tokens, num_topk].
             handle: of the dispatch that is answered. It may be combined with more than once.
+            use_logfmt: must be False.
             zero_copy: the outputs were written into `get_next_low_latency_combine_buffer(handle)`;
                 peers read them there and `x` is not read. All ranks must agree.
             async_finish, return_recv_hook: as in `low_latency_dispatch`.
             out: bfloat16 [num_tokens, hidden] for the result; default: a new tensor.
+            combine_wait_recv_cost_stats: must be None.
 
         Returns:
             combined_x: bfloat16 [num_tokens, hidden], `out` if it was given: the sum over choices
@@ -242,6 +279,12 @@ class Buffer:
             ArgumentError, OrderError, PeerError, PeerTimeout: as in `low_latency_dispatch`.
         """
         session = self._usable()
+        if others:
+            arguments.refuse("low_latency_combine", arguments.COMBINE, others)
+        if use_logfmt:
+            raise ArgumentError("use_logfmt=True: LogFMT is not there yet")
+        if combine_wait_recv_cost_stats is not None:
+            arguments.refuse_wait_stats("combine", combine_wait_recv_cost_stats)
         mode = self._mode(session, async_finish, return_recv_hook)
         this = session.live_round(handle)
         kind = this.kind
@@ -285,32 +328,6 @@ class Buffer:
         sizes = (num_max_dispatch_tokens_per_rank, hidden, num_experts, 1, 0)
         self._usable().kinds.of(sizes)
 
-    def paths(self) -> list[Path]:
-        """How each rank is reached: kind "self", "p2p" (its memory is mapped here) or "link" (over
-        the network), with the reason. By rank.
-        """
-        return list(self._usable().heap.paths)
-
-    def check(self) -> None:
-        """Raises what went wrong in calls that have returned.
-
-        On a GPU kernels find things out later, and the next call raises them. A loop that only
-        replays CUDA graphs makes no calls: it asks here, which costs no synchronization.
-
-        Raises:
-            ArgumentError: a choice that is none; it counted as -1.
-            PeerError, PeerTimeout: ranks disagreed, or one did not come.
-            OrderError: the buffer cannot be used any more.
-        """
-        self._usable().check()
-
-    def plan(self) -> Plan:
-        """What every byte of this rank's heap is for, and how much of it will be touched.
-        `print()` shows a table.
-        """
-        session = self._usable()
-        return plan_of(session.window, session.heap, session.kinds.expected)
-
     def destroy(self) -> None:
         """Lets go of the memory; may be called again.
 
@@ -318,7 +335,7 @@ class Buffer:
         all ranks must call it, and such tensors are invalid afterwards; leaving a `with` by an
         exception does not call it there.
         """
-        session, self._session = self._session, None
+        session, self._session, self.runtime = self._session, None, None
         if session is not None:
             session.heap.close()
 
@@ -357,11 +374,3 @@ class Buffer:
             checks.hooks(session.heap.paths, self._allow_p2p)
             self._hooks_checked = True
         return HOOK
-
-    def _usable(self) -> AnySession:
-        session = self._session
-        if session is None:
-            raise OrderError("this buffer was destroyed: make another one")
-        if session.broken is not None:
-            session.check_usable()
-        return session

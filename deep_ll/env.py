@@ -58,6 +58,11 @@ VARIABLES = (
         "1: peers' memory is not mapped, all goes over the network",
     ),
     Variable(
+        "NVSHMEM_QP_DEPTH",
+        "1024",
+        "what `Buffer.nvshmem_qp_depth` says; nothing here depends on it",
+    ),
+    Variable(
         "DEEP_LL_RANKS_PER_NODE",
         "0",
         "on CPUs: each so many ranks count as a node, between which no memory is mapped; 0: by "
@@ -85,6 +90,7 @@ class Settings:
     disable_p2p: bool | None
     ranks_per_node: int
     libucp: str
+    qp_depth: int
 
 
 def markdown_table() -> str:
@@ -106,10 +112,11 @@ def settings() -> Settings:
         cpu_level=_level(_text("DEEP_LL_CPU_LEVEL")),
         streaming=_streaming(_text("DEEP_LL_STREAMING")),
         device=_device(_text("DEEP_LL_DEVICE")),
-        num_sms=_num_sms(_text("DEEP_LL_NUM_SMS")),
+        num_sms=_from_one("DEEP_LL_NUM_SMS"),
         disable_p2p=_disable_p2p(os.environ.get("NVSHMEM_DISABLE_P2P", "")),
         ranks_per_node=_ranks_per_node(_text("DEEP_LL_RANKS_PER_NODE")),
         libucp=_libucp(_text("DEEP_LL_LIBUCP")),
+        qp_depth=_from_one("NVSHMEM_QP_DEPTH"),
     )
 
 
@@ -183,9 +190,10 @@ def _ranks_per_node(value: str) -> int:
     return int(value)
 
 
-def _num_sms(value: str) -> int:
+def _from_one(name: str) -> int:
+    value = _text(name)
     if not value.isdecimal() or int(value) < 1:
-        raise _refuse("DEEP_LL_NUM_SMS", value, "a number from 1")
+        raise _refuse(name, value, "a number from 1")
     return int(value)
 
 

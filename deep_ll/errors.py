@@ -13,6 +13,10 @@ class ArgumentError(DeepLLError, ValueError):
     """
 
 
+class NormalModeError(DeepLLError, NotImplementedError):
+    """A call of DeepEP's normal mode, which deep_ll does not have."""
+
+
 class OrderError(DeepLLError):
     """Calls came in an order that cannot work: a hook called twice, a handle too old, a destroyed
     buffer.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
-
-    import torch
 
 
 class Finishable(Protocol):
@@ -17,6 +17,26 @@ class Finishable(Protocol):
 
     def finish(self) -> None:
         """Waits for it."""
+
+
+class EventHandle:
+    """What was put on the current stream so far, for other streams to wait for. Without a GPU
+    nothing runs behind the caller's back, so there is nothing to wait for."""
+
+    def __init__(self) -> None:
+        self._event: torch.cuda.Event | None = None
+        if torch.cuda.is_available():
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event.record()
+
+    def current_stream_wait(self) -> None:
+        """Lets the current stream wait for it."""
+        if self._event is not None:
+            self._event.wait()
+
+    def finish(self) -> None:
+        """The same, as EventOverlap calls it."""
+        self.current_stream_wait()
 
 
 class EventOverlap:

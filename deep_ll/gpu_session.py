@@ -143,6 +143,10 @@ class GpuSession(Order):
         self.keep_combine(epoch, this, pending)
         return ending
 
+    def comm_stream(self) -> torch.cuda.Stream:
+        """Where operations with `async_finish` run."""
+        return self._streams.side
+
     def check_usable(self) -> None:
         """Raises what kernels have failed of since, or if an earlier call left the buffer broken.
 

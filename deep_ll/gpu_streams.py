@@ -75,6 +75,11 @@ class Streams:
         self._context = calls.primary_context(device.index)
         self._last: int | None = None
 
+    @property
+    def side(self) -> torch.cuda.Stream:
+        """The session's own, on which asynchronous operations run."""
+        return self._side.stream
+
     def caller(self) -> int:
         """Where the caller puts its work now."""
         return self._device.current_stream()

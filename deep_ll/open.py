@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from deep_ll.arguments import Traffic
     from deep_ll.env import Settings
     from deep_ll.gpu_session import GpuSession
     from deep_ll.runtime.group import Group
@@ -32,7 +33,7 @@ class Options:
     row_major_scales: bool
     num_sms: int | None
     allow_pcie_p2p: bool
-    allow_p2p: bool | None
+    traffic: Traffic
 
     def check(self) -> None:
         """Raises ArgumentError for numbers that cannot be."""
@@ -54,7 +55,8 @@ def open_session(
     options: Options,
 ) -> AnySession:
     """Makes the heap and what works on it. Collective."""
-    wanted = wish(options.allow_p2p, settings.disable_p2p, settings.ranks_per_node)
+    allowed, argument = options.traffic
+    wanted = wish(allowed, settings.disable_p2p, settings.ranks_per_node, argument)
     if device.type == "cpu":
         require_cpu_backend(group)
         heap = open_heap(group, num_bytes, wanted)

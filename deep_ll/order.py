@@ -75,7 +75,7 @@ class Order:
             raise OrderError(
                 f"the handle of dispatch #{this.epoch} is too old: its results were overwritten, "
                 f"the last dispatch is #{self.dispatched}; combine before the second "
-                "next dispatch"
+                "next dispatch, and before get_local_buffer_tensor"
             )
         if this.pending is not None and not this.pending.done:
             self._finish_if_asynchronous(
@@ -140,6 +140,25 @@ class Order:
         self._turns[epoch % NUM_SLOTS].combine = pending
         this.combined = True
         this.combines = (*(p for p in this.combines if not p.done), pending)
+
+    def forget_rounds(self) -> None:
+        """Gives up the results of all rounds: their memory goes to a caller who may write over it.
+
+        Raises:
+            OrderError: something is still to be received into it.
+        """
+        self.finish_asynchronous()
+        for turn in self._turns:
+            dispatched = None if turn.round is None else turn.round.pending
+            for pending in (dispatched, turn.combine):
+                if pending is not None and not pending.done:
+                    raise OrderError(
+                        f"get_local_buffer_tensor gives away the memory that {pending.name} is "
+                        "received into, which is not finished: call its hook first"
+                    )
+        self._taken = None
+        for turn in self._turns:
+            turn.round = None
 
     def finish_later(self, pending: Pending) -> None:
         """Lets the next operation finish `pending`, if nobody does before."""

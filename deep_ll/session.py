@@ -214,6 +214,10 @@ class Session(Order):
             pending.finish()
         return self._ending(pending, mode)
 
+    def comm_stream(self) -> torch.cpu.Stream:
+        """torch's stand-in for a stream: on CPUs there are none."""
+        return torch.cpu.current_stream(self.device)
+
     def _copy_choices(self, this: Round, slot: _Slot, topk_idx: torch.Tensor) -> torch.Tensor:
         shape = this.kind.shape
         if slot.choices.numel() < topk_idx.numel():

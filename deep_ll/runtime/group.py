@@ -57,6 +57,35 @@ class TorchGroup:
         return values
 
 
+@runtime_checkable
+class _Communicator(Protocol):
+    """What is asked of mpi4py."""
+
+    def Get_rank(self) -> int:
+        """This rank."""
+
+    def Get_size(self) -> int:
+        """How many ranks there are."""
+
+    def allgather(self, value: T) -> list[T]:
+        """Every rank's value."""
+
+
+class MpiGroup:
+    """Ranks of an mpi4py communicator."""
+
+    in_process = False
+
+    def __init__(self, comm: _Communicator) -> None:
+        self._comm = comm
+        self.rank: int = comm.Get_rank()
+        self.size: int = comm.Get_size()
+
+    def all_gather(self, value: T) -> list[T]:
+        """Every rank's value, by rank. Collective."""
+        return self._comm.allgather(value)
+
+
 def require_cpu_backend(group: Group) -> None:
     """Raises where buffers on CPUs cannot be made over a group.
 
@@ -70,17 +99,24 @@ def require_cpu_backend(group: Group) -> None:
         )
 
 
-def as_group(group: object) -> Group:
-    """The group as deep_ll sees it.
+def as_group(group: object, comm: object = None) -> Group:
+    """The group as deep_ll sees it. `comm`: an mpi4py communicator, for callers without `group`.
 
     Raises:
         ArgumentError: it is neither a process group that this rank belongs to nor a group of
-            deep_ll.
+            deep_ll, nor is there a communicator instead.
     """
+    if group is None and comm is not None:
+        if not isinstance(comm, _Communicator):
+            raise ArgumentError(
+                f"comm is a {type(comm).__name__}: it must be a communicator of mpi4py, like "
+                "MPI.COMM_WORLD"
+            )
+        return MpiGroup(comm)
     if group is None:
         raise ArgumentError(
             "Buffer needs a group: pass torch.distributed.group.WORLD or one made by "
-            "dist.new_group()"
+            "dist.new_group(), or comm=MPI.COMM_WORLD"
         )
     if isinstance(group, dist.ProcessGroup):
         return TorchGroup(group)

@@ -51,18 +51,23 @@ class Wish:
         return ""
 
 
-def wish(allow_p2p: bool | None, disable_p2p: bool | None, ranks_per_node: int) -> Wish:
-    """What holds when the argument `allow_nvlink_traffic` and the environment's NVSHMEM_DISABLE_P2P
-    (None: not set) say this. The argument wins; a contradiction is worth one warning.
+def wish(
+    allow_p2p: bool | None,
+    disable_p2p: bool | None,
+    ranks_per_node: int,
+    argument: str = "allow_nvlink_traffic",
+) -> Wish:
+    """What holds when an argument of the caller and the environment's NVSHMEM_DISABLE_P2P (None:
+    not set) say this. The argument wins; a contradiction is worth one warning.
     """
     if allow_p2p is not None and disable_p2p is not None and allow_p2p == disable_p2p:
         warnings.warn(
-            f"allow_nvlink_traffic={allow_p2p} contradicts NVSHMEM_DISABLE_P2P={int(disable_p2p)} "
+            f"{argument}={allow_p2p} contradicts NVSHMEM_DISABLE_P2P={int(disable_p2p)} "
             "in the environment: the argument is followed",
             stacklevel=4,
         )
     if allow_p2p is False:
-        return Wish("allow_nvlink_traffic=False", ranks_per_node)
+        return Wish(f"{argument}=False", ranks_per_node)
     if allow_p2p is None and disable_p2p:
         return Wish("NVSHMEM_DISABLE_P2P=1", ranks_per_node)
     return Wish("", ranks_per_node, explicit=allow_p2p is True)

@@ -9,20 +9,21 @@ from deep_ll.runtime.cuda import calls
 
 
 class SideStream:
-    """A stream of high priority that callers do not see.
+    """A stream of high priority beside those of callers.
 
     Attributes:
+        stream: as torch knows it.
         number: as the driver knows it.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._stream: torch.cuda.Stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
-        self.number = int(self._stream.cuda_stream)
+        self.stream: torch.cuda.Stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+        self.number = int(self.stream.cuda_stream)
 
     def keep(self, tensors: tuple[torch.Tensor, ...]) -> None:
         """What was put on it uses these: their memory must not be given away before."""
         for tensor in tensors:
-            tensor.record_stream(self._stream)
+            tensor.record_stream(self.stream)
 
 
 class Device:

@@ -45,6 +45,7 @@ def dropped(group: Any, case: Case) -> None:
     """Peers may still write into the heap of a buffer that was forgotten: it stays."""
     buf = make_buffer(group, case)
     round_trip(buf, case, 0)
+    assert buf.get_comm_stream() == world.own_stream() + world.SIDE
     session, memory = weakref.ref(buf._session), buf._session._memory
     heap = weakref.ref(memory.heap.memory)
     assert memory in gpu_memory._open

@@ -43,7 +43,7 @@ class TwinDevice(FakeDevice):
         """Remembers the addresses of what it was told to keep."""
 
         def __init__(self, number: int) -> None:
-            self.number, self.kept = number, []
+            self.number, self.stream, self.kept = number, number, []
 
         def keep(self, tensors: tuple[torch.Tensor, ...]) -> None:
             self.kept += [tensor.data_ptr() for tensor in tensors]
