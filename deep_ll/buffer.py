@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from deep_ll import _native, arguments, checks, env, sizing
+from deep_ll import _native, arguments, checks, env, numbers, sizing
 from deep_ll.errors import ArgumentError
 from deep_ll.open import Options, open_session
 from deep_ll.order import ASYNC, HOOK, NOW
@@ -82,6 +82,7 @@ class Buffer(OwnEnd):
         low_latency_mode, explicitly_destroy, enable_shrink: as given.
         nvshmem_qp_depth: as DeepEP reads it from the environment; there are no queue pairs here.
         runtime: what callers ask of DeepEP's; None after `destroy()`.
+        number: which buffer of this process it is, from 0; graphs of `deep_ll.ops` name it by that.
 
     Raises:
         ArgumentError: arguments that cannot work; sizes are checked on all ranks together.
@@ -150,6 +151,8 @@ class Buffer(OwnEnd):
         self.rank, self.group_size = ranks.rank, ranks.size
         self.low_latency_mode, self.nvshmem_qp_depth = True, settings.qp_depth
         self.num_nvl_bytes, self.num_qps_per_rank = num_nvl_bytes, num_qps_per_rank
+        self.row_major_scales = row_major_scales
+        self.number = numbers.number_of(self)
         num_bytes = self.num_rdma_bytes
         self._session = open_session(ranks, place, num_bytes, expected, settings, options)
         self.runtime = Runtime(self._session)
