@@ -53,12 +53,7 @@ def reference_model(num_experts: int) -> tuple[str, Weights, Model]:
     try:
         from transformers import Qwen3MoeConfig, Qwen3MoeModel
     except ImportError:
-        up_shape, down_shape = (INTERMEDIATE, HIDDEN), (HIDDEN, INTERMEDIATE)
-        shapes = [(HIDDEN,), up_shape, up_shape, down_shape]
-        weights = Weights(
-            *((STD * torch.randn(num_experts, *s)).bfloat16().float() for s in shapes)
-        )
-        return "plain torch", weights, functools.partial(plain_moe, weights)
+        return plain_model(num_experts)
     config = Qwen3MoeConfig(
         vocab_size=8,
         hidden_size=HIDDEN,
@@ -72,6 +67,14 @@ def reference_model(num_experts: int) -> tuple[str, Weights, Model]:
     block: Any = Qwen3MoeModel(config).layers[0].mlp
     block.bfloat16().float()
     return "transformers' Qwen3-MoE", qwen3_weights(block), lambda x: block(x[None])[0]
+
+
+def plain_model(num_experts: int) -> tuple[str, Weights, Model]:
+    """The same without transformers."""
+    up_shape, down_shape = (INTERMEDIATE, HIDDEN), (HIDDEN, INTERMEDIATE)
+    shapes = [(HIDDEN,), up_shape, up_shape, down_shape]
+    weights = Weights(*((STD * torch.randn(num_experts, *s)).bfloat16().float() for s in shapes))
+    return "plain torch", weights, functools.partial(plain_moe, weights)
 
 
 def plain_moe(weights: Weights, x: Tensor) -> Tensor:
