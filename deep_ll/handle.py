@@ -45,8 +45,18 @@ class Handle(HandleFields):
     @classmethod
     def of(cls, round_: Round, *fields: torch.Tensor | int) -> Handle:
         """Makes the handle of `round_`, which watches it from then on."""
-        handle = tuple.__new__(cls, fields)
-        handle.round = round_
+        handle = cls.again(round_, *fields)
         handle.lease = Lease()
         round_.watch(handle.lease)
         return handle
+
+    @classmethod
+    def again(cls, round_: Round, *fields: torch.Tensor | int) -> Handle:
+        """Another handle of `round_`, which nobody watches."""
+        handle = tuple.__new__(cls, fields)
+        handle.round = round_
+        return handle
+
+    def __reduce__(self) -> tuple[type[HandleFields], tuple[torch.Tensor | int, ...]]:
+        """What travels to another process, or is copied, are the five values."""
+        return HandleFields, tuple(self)

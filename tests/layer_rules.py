@@ -17,7 +17,7 @@ HEADERS = {".hpp": {".hpp"}, ".cpp": {".hpp"}, ".cuh": {".hpp", ".cuh"}, ".cu": 
 # Modules that are not listed lie between the runtime and the buffer.
 PYTHON_RANK = {"errors": 0, "env": 1, "_native": 1, "runtime": 2, "buffer": 4}
 PYTHON_RANK |= {"reference": 5, "testing": 5, "__init__": 6}
-PYTHON_RANK |= {"ops": 5, "commands": 7, "__main__": 8}
+PYTHON_RANK |= {"ops": 5, "commands": 7, "compat": 7, "__main__": 8}
 UNLISTED_RANK = 3
 ORACLE_IMPORTS = {"torch", "numpy", *sys.stdlib_module_names}
 MAX_LINES = 450

@@ -1,5 +1,7 @@
 """Shapes, dtypes, strides and types of everything the API returns: DeepEP's."""
 
+import pickle
+
 import pytest
 import torch
 from cases import CASTS, Case, make_inputs
@@ -41,6 +43,11 @@ def check_dispatch(group, cast):
         assert layout(layout_range) == ((EXPERTS_LOCAL, 2), torch.int64, (2, 1))
         assert (max_tokens, hidden, num_experts) == (8, 640, 6)
         assert [type(n) for n in (max_tokens, hidden, num_experts)] == [int] * 3
+
+        travelled = pickle.loads(pickle.dumps(handle))  # the five values, without the round
+        assert travelled.layout_range.equal(layout_range)
+        assert travelled.src_info.equal(src_info)
+        assert travelled[2:] == handle[2:] == (8, 640, 6)
 
 
 @pytest.mark.parametrize("cast", CASTS)

@@ -1,0 +1,1 @@
+"""Where DeepEP 2 has its buffers."""

@@ -1,0 +1,41 @@
+"""The checks of DeepEP's tests/test_low_latency.py, in our words, through `import deep_ep`:
+
+(a) statistics, counts, layout ranges and the ranks' choices agree;
+(b) a row of the pattern has one value in all but its last 128 channels, exactly;
+(c) its last 128 channels are the token's number, near it if scales are rounded;
+(d) the rows that layout_range gives to a source are that source's, and as many as it sent;
+(e) combined rows are near x times the sum of the weights, and no NaN is among them;
+(f) runs of a seed repeat their bits, whatever the order of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import deepep_upstream
+import pytest
+from deepep_upstream import Setup
+
+from deep_ll.testing import RankPool
+
+Pools = Callable[[int], RankPool]
+
+SETUPS = [
+    Setup(4, 16),
+    Setup(8, 32, tokens=16),
+    Setup(3, 9, tokens=20, hidden=1024),  # DeepEP has no odd numbers of ranks
+]
+NUM_REPEATS = 20
+
+
+@pytest.mark.parametrize("setup", SETUPS, ids=str)
+def test_low_latency(pools: Pools, setup: Setup) -> None:
+    pools(setup.world).run(deepep_upstream.check_all, setup, 1)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_pressure(pools: Pools, seed: int) -> None:
+    setup = Setup(4, 16, tokens=16)
+    hashes = pools(4).run(deepep_upstream.pressure, setup, seed, NUM_REPEATS)
+    assert all(len(set(of_rank)) == 1 for of_rank in hashes)
+    assert len({of_rank[0] for of_rank in hashes}) == len(hashes)  # ranks differ, so hashes tell
