@@ -344,6 +344,6 @@ def stranger(group: Any, messages: list[bytes]) -> tuple[bool, list[dict[str, in
 
 
 def _library() -> str:
-    from deep_ll.runtime.link import _library_path
+    from deep_ll.runtime.link import library_path
 
-    return _library_path("")
+    return library_path("")

@@ -112,7 +112,7 @@ def _open(group: Group, heap: OwnHeap, secret: bytes, device: str) -> _native.Uc
             heap.num_bytes,
             secret,
             device,
-            _library_path(settings.libucp),
+            library_path(settings.libucp),
             round(settings.timeout_s * 1e9),
         )
     except _native.LinkError as error:
@@ -122,7 +122,7 @@ def _open(group: Group, heap: OwnHeap, secret: bytes, device: str) -> _native.Uc
         ) from error
 
 
-def _library_path(named: str) -> str:
+def library_path(named: str) -> str:
     """What to load: the library that the environment names, else the one that this process has
     (as a cluster's MPI brings it), else the package's, else the system's.
     """

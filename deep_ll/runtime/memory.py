@@ -6,15 +6,20 @@ from pathlib import Path
 
 from deep_ll.errors import HeapMemoryError
 
-_CGROUPS = Path("/sys/fs/cgroup")
+_ROOT = Path("/")
 _UNLIMITED = 1 << 60  # cgroup v1 says "no limit" by a number near 2^63
 
 
-def available_bytes() -> int:
+def available_bytes(root: Path = _ROOT, cgroups: bool = True) -> int:
     """Bytes that processes here can still touch: free memory, or what a cgroup leaves if that is
     less.
+
+    Args:
+        root: what /proc and /sys are in.
+        cgroups: whether to ask them.
     """
-    return min([_mem_available(), *_cgroup_headroom()])
+    headroom = _cgroup_headroom(root) if cgroups else []
+    return min([_mem_available(root), *headroom])
 
 
 def check_fits(num_ranks: int, expected: int, available: int, worst: int) -> None:
@@ -40,31 +45,32 @@ def mib(num_bytes: int) -> str:
     return f"{num_bytes / (1 << 20):.1f} MiB"
 
 
-def _mem_available() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
+def _mem_available(root: Path) -> int:
+    for line in (root / "proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return _UNLIMITED
 
 
-def _cgroup_headroom() -> list[int]:
+def _cgroup_headroom(root: Path) -> list[int]:
     """What each cgroup above this process leaves."""
     headroom = []
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
+    mounted = root / "sys/fs/cgroup"
+    for line in (root / "proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers not in ("", "memory") and "memory" not in controllers.split(","):
             continue
-        root = _CGROUPS / "memory" if controllers else _CGROUPS
+        top = mounted / "memory" if controllers else mounted
         names = (
             ("memory.limit_in_bytes", "memory.usage_in_bytes")
             if controllers
             else ("memory.max", "memory.current")
         )
-        folder = root / path.lstrip("/")
+        folder = top / path.lstrip("/")
         headroom += [
             _headroom(place, *names)
             for place in (folder, *folder.parents)
-            if place == root or root in place.parents
+            if place == top or top in place.parents
         ]
     return [left for left in headroom if left is not None]
 

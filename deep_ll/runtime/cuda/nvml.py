@@ -35,6 +35,26 @@ def _library() -> Untyped:
     return library
 
 
+def gpus() -> list[tuple[str, str]]:
+    """PCI bus id and name of each GPU of this machine, whether this process may use it or not.
+
+    Raises:
+        NvmlUnavailable: NVML is not there.
+    """
+    library = _library()
+    try:
+        handles = [
+            library.nvmlDeviceGetHandleByIndex(index)
+            for index in range(library.nvmlDeviceGetCount())
+        ]
+        return [
+            (library.nvmlDeviceGetPciInfo(handle).busId, library.nvmlDeviceGetName(handle))
+            for handle in handles
+        ]
+    except library.NVMLError as error:
+        raise NvmlUnavailable(f"NVML does not list GPUs: {error}") from error
+
+
 def nvlink_between(pci: str, other_pci: str) -> tuple[bool, str]:
     """Whether NVLink or NVSwitch joins two GPUs of this machine, and what does otherwise.
 
