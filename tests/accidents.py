@@ -55,8 +55,8 @@ def lose_a_rank(group: Any, victim: int, moment: str, timeout_s: float) -> dict[
     start = time.monotonic()
     try:
         getattr(batch, moment)()
-    except deep_ll.PeerTimeout as error:
-        message = str(error)
+    except deep_ll.PeerError as error:
+        message = f"{type(error).__name__}: {error}"
     else:
         message = "nothing raised"
     took_s = time.monotonic() - start

@@ -105,7 +105,7 @@ def leave_early(group: Any, topology: Topology, destroy: bool) -> tuple[str, str
     next.
     """
     case = Case(world=3, experts=6, mode="hook")
-    buf = make_linked_buffer(group, case, topology, timeout_s=3)
+    buf = make_linked_buffer(group, case, topology, timeout_s=30)
     batch = Batch(buf, case, 0)
     for step in (batch.dispatch, batch.receive, batch.combine):
         step()

@@ -10,7 +10,8 @@ import pytest
 
 from deep_ll.testing import RankDied, RankPool
 
-TIMEOUT_S = 1.5
+TIMEOUT_S = 30.0  # of waits that must not last as long
+NOTICED_S = 6.0  # on a busy machine
 
 
 @pytest.fixture(autouse=True)
@@ -25,16 +26,15 @@ def nothing_left_in_shm() -> Iterator[None]:
 def test_kill_while_others_wait(moment: str, phase: str, victim: int) -> None:
     with RankPool(3) as pool:
         results = pool.run(
-            accidents.lose_a_rank, victim, moment, TIMEOUT_S, may_die={victim}, timeout_s=30
+            accidents.lose_a_rank, victim, moment, TIMEOUT_S, may_die={victim}, timeout_s=40
         )
     assert isinstance(results[victim], RankDied)
     for rank in {0, 1, 2} - {victim}:
         told = results[rank]
         message = told["message"]
-        for word in (f"rank {rank}", f"{moment} #2", phase, f"[{victim}]", "1.5 s"):
+        for word in ("PeerError", f"rank {rank}", f"{moment} #2", phase, f"ranks [{victim}]"):
             assert word in message, (word, message)
-        assert re.search(rf"expected epoch 2, found [01] from rank {victim}", message), message
-        assert TIMEOUT_S - 0.1 < told["took_s"] < TIMEOUT_S + 1
+        assert told["took_s"] < NOTICED_S
         assert "destroy" in told["again"]
         assert told["alone"]
 
@@ -49,8 +49,9 @@ def test_interrupt_while_waiting(moment: str) -> None:
     assert "destroy" in afterwards
     assert "interrupted" in afterwards
     # A combine's rows were all sent before rank 0 began to wait; a dispatch's never were.
-    expected = "PeerTimeout" if moment == "dispatch" else "nothing raised"
-    assert [result[0] for result in others] == [expected] * 2
+    # Rank 0 then drops its buffer, which may be noticed before the time is over.
+    expected = {"PeerTimeout", "PeerError"} if moment == "dispatch" else {"nothing raised"}
+    assert {result[0] for result in others} <= expected
 
 
 def test_late_rank_counts_as_missing(pools: Callable[[int], RankPool]) -> None:
@@ -59,6 +60,7 @@ def test_late_rank_counts_as_missing(pools: Callable[[int], RankPool]) -> None:
     for message in others:
         assert "0.5 s" in message
         assert "[0" in message
+        assert re.search(r"expected epoch 1, found 0 from rank 0", message), message
 
 
 def test_waiting_costs_no_core(pools: Callable[[int], RankPool]) -> None:

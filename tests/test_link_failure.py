@@ -26,7 +26,7 @@ MOMENTS = pytest.mark.parametrize(
     ("moment", "phase"), [("dispatch", "counts"), ("combine", "outputs")]
 )
 VICTIM = 3  # of four; on two nodes, rank 2 is its neighbour
-NOTICED_S = 2.0
+NOTICED_S = 6.0  # on a busy machine; the deadlines are at 30
 # 7 MB of outputs for the other: more than messages and sockets hold.
 LARGE = Case(world=2, experts=2, topk=2, tokens=512, max_tokens=512, hidden=7168)
 
@@ -41,22 +41,17 @@ def nothing_left_in_shm() -> Iterator[None]:
 @BOTH
 @MOMENTS
 def test_killed(moment: str, phase: str, topology: Topology) -> None:
-    timeout_s = 3.0
     with RankPool(4) as pool:
-        args = (work.FOUR, topology, VICTIM, moment, timeout_s)
-        results = pool.run(work.lose_a_rank, *args, may_die={VICTIM}, timeout_s=30)
+        args = (work.FOUR, topology, VICTIM, moment, 30.0)
+        results = pool.run(work.lose_a_rank, *args, may_die={VICTIM}, timeout_s=40)
     assert isinstance(results[VICTIM], RankDied)
     for rank in range(VICTIM):
         told = results[rank]
         for word in (f"rank {rank}, {moment} #2", phase, f"ranks [{VICTIM}]"):
             assert word in told.text
-        if topology.is_linked(rank, VICTIM):
-            assert told.error == "PeerError"
-            assert "cannot be reached any more" in told.text
-            assert told.took_s < NOTICED_S
-        else:  # shared memory does not tell that its owner is gone
-            assert told.error == "PeerTimeout"
-            assert told.took_s < timeout_s + 1
+        assert told.error == "PeerError"
+        assert "cannot be reached any more" in told.text
+        assert told.took_s < NOTICED_S
         assert "destroy" in told.again
         assert told.closing_s < NOTICED_S
 
@@ -121,13 +116,10 @@ def test_interrupted_while_much_is_sent() -> None:
 def test_rank_that_leaves(pools: Pools, topology: Topology, destroy: bool) -> None:
     """What it sent still counts; then it is missed."""
     _, *others = pools(3).run(work.leave_early, topology, destroy)
-    for rank, (error, text, took_s) in enumerate(others, 1):
+    for error, text, took_s in others:
         assert "ranks [0" in text
-        if topology.is_linked(rank, 0):
-            assert error == "PeerError"
-            assert took_s < NOTICED_S
-        else:
-            assert error == "PeerTimeout"
+        assert error == "PeerError"
+        assert took_s < NOTICED_S
 
 
 def test_hook_after_destroy_does_not_hang(pools: Pools) -> None:

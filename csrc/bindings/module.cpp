@@ -237,6 +237,15 @@ void bind_launches(py::module_& m) {
                                       [](const py::object&) { return sizeof(CombineLaunch); });
 }
 
+// The owner of the heap at this address publishes nothing any more.
+void mark_gone(std::uint64_t heap) {
+    reinterpret_cast<HeapHeader*>(heap)->gone.store(1, std::memory_order_release);
+}
+
+bool is_marked(std::uint64_t heap) {
+    return reinterpret_cast<HeapHeader*>(heap)->gone.load(std::memory_order_acquire) != 0;
+}
+
 std::vector<std::string> level_names() {
     std::vector<std::string> names;
     for (const Kernels* level : runnable_levels()) names.emplace_back(level->level);
@@ -256,6 +265,8 @@ PYBIND11_MODULE(_native, m) {
     deep_ll::bind_link(m);
     m.def("copy_choices", &deep_ll::copy_choices_of);
     m.def("levels", &deep_ll::level_names);
+    m.def("mark_gone", &deep_ll::mark_gone);
+    m.def("is_gone", &deep_ll::is_marked);
     m.attr("NONCE_BYTES") = deep_ll::kNonceBytes;
     m.attr("MAX_TOPK") = deep_ll::kMaxTopk;
     m.attr("MAX_TOKENS") = deep_ll::kMaxTokens;

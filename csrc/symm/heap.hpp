@@ -18,6 +18,7 @@ struct alignas(128) Doorbell {
 struct alignas(kPage) HeapHeader {
     std::uint8_t nonce[64];  // written by the owner before the heap is handed over, compared by each peer
     Doorbell doorbell;
+    std::atomic<std::uint32_t> gone;  // 1: the owner closed it, or a peer saw that its process ended. Final
 };
 static_assert(sizeof(HeapHeader) == kPage);
 constexpr std::uint64_t kNonceBytes = sizeof(HeapHeader::nonce);

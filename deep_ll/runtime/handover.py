@@ -66,10 +66,12 @@ class Taken(NamedTuple):
 
     Attributes:
         fds: descriptors of their memory; None: this rank's own, or none.
-        why_not: why there is none; "" otherwise.
+        pids: of the processes that gave them, as seen from here; 0: not seen.
+        why_not: why there is no memory; "" otherwise.
     """
 
     fds: list[int | None]
+    pids: list[int]
     why_not: list[str]
 
 
@@ -88,13 +90,14 @@ def exchange(group: Group, fd: int, wish: Wish) -> Iterator[Taken]:
         cards = group.all_gather(card)
         server = threading.Thread(target=_serve, args=(listener, card.secret, fd), daemon=True)
         server.start()
-        taken = Taken([None] * group.size, [""] * group.size)
+        taken = Taken([None] * group.size, [0] * group.size, [""] * group.size)
         for peer in (p for p in range(group.size) if p != group.rank):
             taken.why_not[peer] = wish.against(group.rank, peer)
             if taken.why_not[peer]:
                 continue
             try:
-                taken.fds[peer] = own = _take(cards[peer])
+                own, taken.pids[peer] = _take(cards[peer])
+                taken.fds[peer] = own
                 cleanup.callback(os.close, own)
             except OSError as error:
                 taken.why_not[peer] = f"its memory cannot be mapped ({error})"
@@ -118,7 +121,7 @@ def _serve(listener: socket.socket, secret: bytes, fd: int) -> None:
 
 def _answer(connection: socket.socket, secret: bytes, fd: int) -> bool:
     connection.settimeout(_PATIENCE_S)
-    if _uid_of(connection) != os.geteuid():
+    if _owner_of(connection).uid != os.geteuid():
         return False
     said = connection.recv(_SECRET_BYTES + 1, socket.MSG_WAITALL)
     if not hmac.compare_digest(said[:_SECRET_BYTES], secret):
@@ -129,11 +132,18 @@ def _answer(connection: socket.socket, secret: bytes, fd: int) -> bool:
     return False
 
 
-def _uid_of(connection: socket.socket) -> int:
-    _, uid, _ = struct.unpack(
-        "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    )
-    return int(uid)
+class _Owner(NamedTuple):
+    """The process at the other end."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+def _owner_of(connection: socket.socket) -> _Owner:
+    size = struct.calcsize("3i")
+    said = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    return _Owner(*struct.unpack("3i", said))
 
 
 def _connect(card: Card) -> socket.socket:
@@ -141,7 +151,7 @@ def _connect(card: Card) -> socket.socket:
     try:
         connection.settimeout(_PATIENCE_S)
         connection.connect(card.address)
-        if _uid_of(connection) != os.geteuid():
+        if _owner_of(connection).uid != os.geteuid():
             raise PermissionError("another user's process answers")
     except BaseException:
         connection.close()
@@ -149,13 +159,14 @@ def _connect(card: Card) -> socket.socket:
     return connection
 
 
-def _take(card: Card) -> int:
+def _take(card: Card) -> tuple[int, int]:
+    """A descriptor of the memory, and the process it is from."""
     with _connect(card) as connection:
         connection.sendall(card.secret + b"?")
         _, fds, _, _ = socket.recv_fds(connection, 1, 1)
         if not fds:
             raise ConnectionRefusedError("it was refused")
-        return fds[0]
+        return fds[0], _owner_of(connection).pid
 
 
 def _stop(card: Card) -> None:

@@ -15,7 +15,8 @@ from deep_ll import _native
 from deep_ll.errors import HeapMemoryError, LinkUnavailable, PeerError
 from deep_ll.runtime import handover, machine
 from deep_ll.runtime.link import OwnHeap, open_link
-from deep_ll.runtime.paths import LINK, Path, Wish, agree
+from deep_ll.runtime.paths import LINK, P2P, Path, Wish, agree
+from deep_ll.runtime.sentinel import Sentinel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,12 +78,13 @@ class Heap:
     paths: list[Path]  # by rank. Behind a link a map is this rank's own: what it ships lies there
     has_links: bool = False  # anywhere in the group
     link: _native.UcxLink | None = field(default=None, repr=False)
+    sentinel: Sentinel | None = field(default=None, repr=False)  # over the ranks of this host
+    _end: weakref.finalize[..., Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        # Peers write here until the link is closed, so that comes before the memory goes; also of a
-        # buffer that is just dropped, and at the end of a program that never destroys it.
-        if self.link is not None:
-            weakref.finalize(self, self.link.close, _GOODBYE_NS)
+        # Also of a buffer that is just dropped, and at the end of a program that never destroys it.
+        parts = (self.maps[self.rank], self.link, self.sentinel)
+        object.__setattr__(self, "_end", weakref.finalize(self, _end, *parts))
 
     @property
     def bases(self) -> list[int]:
@@ -100,18 +102,21 @@ class Heap:
         return self.maps[self.rank].device
 
     def gone(self) -> set[int]:
-        """Peers behind the link that cannot be reached any more."""
-        if self.link is None:
-            return set()
-        behind = (path.peer for path in self.paths if path.kind == LINK)
-        return {peer for peer in behind if self.link.dead(peer)}
+        """Peers from which nothing comes any more: their processes ended, they closed their heaps,
+        or they cannot be reached.
+        """
+        return {path.peer for path in self.paths if self._is_gone(path)}
+
+    def _is_gone(self, path: Path) -> bool:
+        if path.kind == LINK:
+            return self.link is not None and self.link.dead(path.peer)
+        return path.kind == P2P and _native.is_gone(self.maps[path.peer].data_ptr())
 
     def close(self) -> None:
-        """Ends the link, if there is one. The memory goes with the last tensor that looks into
-        it.
+        """Tells the peers that nothing comes from here any more, and ends the link, if there is
+        one. The memory goes with the last tensor that looks into it.
         """
-        if self.link is not None:
-            self.link.close(_GOODBYE_NS)
+        self._end()
 
     @property
     def num_bytes(self) -> int:
@@ -126,6 +131,15 @@ class Heap:
         return (
             self.maps[self.rank][offset : offset + count * dtype.itemsize].view(dtype).view(*sizes)
         )
+
+
+def _end(own: torch.Tensor, link: _native.UcxLink | None, sentinel: Sentinel | None) -> None:
+    # Peers write into the heap until the link is closed, so that comes before the memory goes.
+    if link is not None:
+        link.close(_GOODBYE_NS)
+    _native.mark_gone(own.data_ptr())
+    if sentinel is not None:
+        sentinel.stop()
 
 
 def open_heap(group: Group, num_bytes: int, wish: Wish = _ANY) -> Heap:
@@ -152,7 +166,10 @@ def open_heap(group: Group, num_bytes: int, wish: Wish = _ANY) -> Heap:
     nonces, hosts = zip(*group.all_gather((nonce, machine.host_name())), strict=True)
     _check_nonces({path.peer for path in paths} - set(behind), maps, nonces, group)
     link = _link_to(group, own, paths) if has_links else None
-    return Heap(group.rank, maps, hosts.count(hosts[group.rank]), paths, has_links, link)
+    mapped = [path.peer for path in paths if path.kind == P2P]
+    sentinel = Sentinel((taken.pids[peer], maps[peer]) for peer in mapped) if mapped else None
+    num_local = hosts.count(hosts[group.rank])
+    return Heap(group.rank, maps, num_local, paths, has_links, link, sentinel)
 
 
 def _thread_heap(group: Group, num_bytes: int, nonce: bytes, wish: Wish) -> Heap:

@@ -4,7 +4,7 @@
 #include <atomic>
 
 #include "symm/doorbell.hpp"
-#include "symm/link.hpp"
+#include "symm/gone.hpp"
 #include "team/host/host_team.hpp"
 
 DEEP_LL_TIER_BEGIN
@@ -66,10 +66,8 @@ class Arrivals {
     }
     // Somebody who will never come, and has not.
     bool any_dead() const {
-        if (!peers_.has_links()) return false;
         for (int rank = first_; rank < peers_.size; ++rank)
-            if (peers_.is_linked(rank) && peers_.link->dead(rank) && !reached(load(rank), epoch_))
-                return true;
+            if (is_gone(peers_, rank) && !reached(load(rank), epoch_)) return true;
         return false;
     }
     void describe(WaitReport& report, std::uint32_t phase) const {
