@@ -24,8 +24,9 @@ from moe_decode import relative_errors  # noqa: E402
 from two_microbatches import Block  # noqa: E402
 
 MAX_TOKENS, EXPERTS, HIDDEN = 8, 4, 256
-# Roundings to bfloat16 in a layer: dense, the choice's experts, silu, the sum, the residual.
-LAYER_TOLERANCE = 6 * 2.0**-8
+# Dense, experts and their sum are rounded to bfloat16, each by at most 2**-9 of itself, and enter
+# the residual with less than half its size; it is rounded too. 0.0034 after three layers is usual.
+TOLERANCE = two_microbatches.NUM_LAYERS * 2.0**-9
 
 
 def adapter_in_thread(group: Any, use_fp8: bool) -> list[float]:
@@ -96,8 +97,7 @@ def test_microbatches_compute_the_layers(pools: Any, together: bool) -> None:
     out = torch.cat([x for x, _ in pool.run(two_microbatches.run, xs, together)])
     errors = relative_errors(out, plain_layers(xs))
     # A score that is rounded may choose another expert: then a token is far off, but few are.
-    assert errors.median() < two_microbatches.NUM_LAYERS * LAYER_TOLERANCE
-    assert (errors < two_microbatches.NUM_LAYERS * LAYER_TOLERANCE).float().mean() > 0.8
+    assert (errors < TOLERANCE).float().mean() > 0.8
 
 
 @pytest.mark.timeout(120)

@@ -98,9 +98,10 @@ class Buffer(buffer.Buffer):
 
     @functools.wraps(buffer.Buffer.get_next_low_latency_combine_buffer)
     def get_next_low_latency_combine_buffer(  # type: ignore[override]
-        self, handle: PlainHandle
+        self, handle: PlainHandle, **keywords: object
     ) -> torch.Tensor:
-        return super().get_next_low_latency_combine_buffer(self._find(handle))
+        found = self._find(handle)
+        return super().get_next_low_latency_combine_buffer(found, **keywords)
 
     def destroy(self) -> None:
         """Lets go of the memory. Collective on GPUs.
