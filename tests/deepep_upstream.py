@@ -35,11 +35,12 @@ class Setup:
     hidden: int = 512
     topk: int = 4
     use_logfmt: bool = False
+    disable_nvlink: bool = False  # all goes over the network
 
     def __str__(self) -> str:
-        return f"{self.world}ranks,{self.experts}experts,{self.tokens}x{self.hidden}" + (
-            ",logfmt" if self.use_logfmt else ""
-        )
+        flags = [name for name in ("use_logfmt", "disable_nvlink") if getattr(self, name)]
+        shape = f"{self.world}ranks,{self.experts}experts,{self.tokens}x{self.hidden}"
+        return ",".join([shape, *flags])
 
 
 class Inputs(NamedTuple):
@@ -205,7 +206,10 @@ class Exchange:
 def check_all(group: Any, setup: Setup, seed: int) -> None:
     """Every x in every way."""
     with deep_ep_installed() as deep_ep:
-        buffer = open_buffer(deep_ep, group, setup, allow_nvlink_for_low_latency_mode=True)
+        nvlink = {"allow_nvlink_for_low_latency_mode": not setup.disable_nvlink}
+        buffer = open_buffer(deep_ep, group, setup, **nvlink)
+        kinds = {path.kind for path in buffer.paths()}
+        assert kinds == {"self", "link" if setup.disable_nvlink else "p2p"}
         inputs = make_inputs(deep_ep, group, setup, seed)
         exchange = Exchange(deep_ep, buffer, setup, inputs)
         for x in inputs.xs:

@@ -16,14 +16,17 @@ import deepep_upstream
 import pytest
 from deepep_upstream import Setup
 
+from deep_ll import _native
 from deep_ll.testing import RankPool
 
 Pools = Callable[[int], RankPool]
+needs_ucx = pytest.mark.skipif(not _native.HAVE_UCX, reason="built without UCX")
 
 SETUPS = [
     Setup(4, 16),
     Setup(8, 32, tokens=16),
     Setup(3, 9, tokens=20, hidden=1024),  # DeepEP has no odd numbers of ranks
+    pytest.param(Setup(4, 8, disable_nvlink=True), marks=needs_ucx),
 ]
 NUM_REPEATS = 20
 
