@@ -59,7 +59,9 @@ def dispatch(
         ArgumentError, OrderError, PeerError, PeerTimeout: as in `Buffer.low_latency_dispatch`, when
             the graph runs.
     """
-    sizes = [num_max_dispatch_tokens_per_rank, num_experts, buffer.group_size]
+    num_rows = buffer.group_size * num_max_dispatch_tokens_per_rank
+    num_local = _local_experts(buffer, num_experts)
+    sizes = [num_max_dispatch_tokens_per_rank, num_experts, num_local, num_rows]
     flags = [use_fp8, round_scale, use_ue8m0, buffer.row_major_scales]
     rows, scales, count, ticket = torch.ops.deep_ll.dispatch(
         buffer.number, x, topk_idx, sizes, flags
@@ -96,7 +98,8 @@ class _Layout(NamedTuple):
 
     max_tokens: int
     num_experts: int
-    num_ranks: int
+    num_local: int  # experts of this rank
+    num_rows: int  # of one expert
     use_fp8: bool
     round_scale: bool
     use_ue8m0: bool
@@ -105,13 +108,12 @@ class _Layout(NamedTuple):
     @classmethod
     def of(cls, sizes: list[int], flags: list[bool]) -> _Layout:
         """Names them."""
-        max_tokens, num_experts, num_ranks = sizes
-        return cls(max_tokens, num_experts, num_ranks, *flags)
+        max_tokens, num_experts, num_local, num_rows = sizes
+        return cls(max_tokens, num_experts, num_local, num_rows, *flags)
 
     def new_received(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Rows and scales without content; without FP8 there are no scales."""
-        hidden = x.shape[1]
-        num_local, num_rows = self.num_experts // self.num_ranks, self.num_ranks * self.max_tokens
+        hidden, num_local, num_rows = x.shape[1], self.num_local, self.num_rows
         dtype = torch.float8_e4m3fn if self.use_fp8 else torch.bfloat16
         rows = x.new_empty((num_local, num_rows, hidden), dtype=dtype)
         if not self.use_fp8:
@@ -155,7 +157,7 @@ def _(
     buffer: int, x: Tensor, topk_idx: Tensor, sizes: list[int], flags: list[bool]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     layout = _Layout.of(sizes, flags)
-    count = x.new_empty(layout.num_experts // layout.num_ranks, dtype=torch.int32)
+    count = x.new_empty(layout.num_local, dtype=torch.int32)
     ticket = torch.empty(1, dtype=torch.int64, device="cpu")
     return *layout.new_received(x), count, ticket
 
@@ -177,6 +179,12 @@ def _(buffer: int, x: Tensor, topk_idx: Tensor, topk_weights: Tensor, ticket: Te
 
 for _name in ("dispatch", "combine"):
     _register_effectful_op(getattr(torch.ops.deep_ll, _name).default, _EffectType.ORDERED)
+
+
+def _local_experts(buffer: Buffer, num_experts: int) -> int:
+    """How many experts this rank has; where ranks do not divide them, the last have fewer."""
+    most = -(-num_experts // buffer.group_size)
+    return max(0, min(most, num_experts - buffer.rank * most))
 
 
 def _buffer(number: int) -> Buffer:

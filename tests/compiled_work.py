@@ -161,7 +161,7 @@ def opcheck(group: Any, cast: str) -> list[str]:
         x, topk_idx, weights = make_inputs(case, 0)[buffer.rank]
         x = x.round() * 64  # so that the tolerance for tickets, which grow by 1, hides no row
         flags = [CASTS[cast].get(name, False) for name in ("use_fp8", "round_scale", "use_ue8m0")]
-        sizes = [case.max_tokens, case.experts, case.world]
+        sizes = _sizes(case)
         args = (buffer.number, x, topk_idx, sizes, [*flags, buffer.row_major_scales])
         # No tolerance can be given where FP8 is compared: test_compiled_layer compares that.
         utils = ["test_schema", "test_autograd_registration", "test_faketensor"]
@@ -181,7 +181,7 @@ def refused(group: Any) -> list[str]:
         messages = [_too_many(buffer), _too_old(buffer)]
     inputs = make_inputs(replace(PAIR, tokens=(5, 4)), 0)[buffer.rank]
     call = torch.ops.deep_ll.dispatch.default
-    args = (inputs.x, inputs.topk_idx, [PAIR.max_tokens, PAIR.experts, 2], [False] * 4)
+    args = (inputs.x, inputs.topk_idx, _sizes(PAIR), [False] * 4)
     number = buffer.number
     messages.append(_message(call, number, *args))
     del buffer
@@ -209,6 +209,12 @@ def _too_old(buffer: deep_ll.Buffer) -> str:
     ]
     assert messages[1:] == ["nothing raised"] * 2
     return messages[0]
+
+
+def _sizes(case: Case) -> list[int]:
+    """A dispatch's arguments of that name."""
+    num_local, num_rows = case.experts // case.world, case.world * case.max_tokens
+    return [case.max_tokens, case.experts, num_local, num_rows]
 
 
 def _message(call: Any, *args: Any) -> str:

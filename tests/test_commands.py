@@ -1,9 +1,7 @@
-"""`python -m deep_ll`: as a user starts it."""
+"""`python -m deep_ll`: its commands, their help; info."""
 
 import inspect
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -13,18 +11,14 @@ from deep_ll.__main__ import main
 from deep_ll.commands.table import aligned
 
 
-def start(*args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "deep_ll", *args]
-    return subprocess.run(command, capture_output=True, text=True, timeout=50)
-
-
-def test_help_lists_every_command() -> None:
-    done = start("--help")
-    assert done.returncode == 0
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+    assert not caught.value.code
+    told = " ".join(capsys.readouterr().out.split())
     for name in commands.NAMES:
         first = (inspect.getdoc(commands.load(name)) or "").splitlines()[0]
-        assert f"{name} " in done.stdout
-        assert first.split(":")[0][:40] in done.stdout
+        assert f" {name} {first}" in told
 
 
 @pytest.mark.parametrize("args", [(), ("no-such-command",), ("info", "--no-such-option")])

@@ -67,14 +67,12 @@ def test_what_a_graph_refuses(pools: Pools) -> None:
         assert "which is gone" in gone
 
 
-@pytest.mark.parametrize(
-    "backend",
-    ["aot_eager", pytest.param("inductor", marks=[pytest.mark.slow, pytest.mark.timeout(400)])],
-)
-def test_example(backend: str, tmp_path: Path) -> None:
-    """As a user starts it; with inductor, a C++ compiler works for half a minute."""
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_example(tmp_path: Path) -> None:
+    """As a user starts it; a C++ compiler works for most of the time."""
     run = subprocess.run(
-        [sys.executable, "examples/compiled_moe_layer.py", "--backend", backend],
+        [sys.executable, "examples/compiled_moe_layer.py"],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)},
         capture_output=True,
