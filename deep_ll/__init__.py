@@ -1,5 +1,7 @@
 """deep_ll: low-latency expert-parallel dispatch and combine over symmetric memory."""
 
+import importlib
+
 from deep_ll.buffer import Buffer, topk_idx_t
 from deep_ll.errors import (
     ArgumentError,
@@ -38,3 +40,10 @@ __all__ = [
     "info",
     "topk_idx_t",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """`deep_ll.ops`, only when it is asked for: what it takes from torch is young."""
+    if name == "ops":
+        return importlib.import_module("deep_ll.ops")
+    raise AttributeError(f"module 'deep_ll' has no attribute {name!r}")

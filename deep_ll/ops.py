@@ -149,7 +149,7 @@ def _dispatch(
         _copy_rows(received[1], scales, count)
         received = received[0]
     _copy_rows(received, rows, count)
-    return rows, scales, count.clone(), torch.tensor([handle.round.epoch])
+    return rows, scales, count.clone(), torch.tensor([handle.round.epoch], device="cpu")
 
 
 @_dispatch.register_fake

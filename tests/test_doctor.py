@@ -150,6 +150,28 @@ def test_small_shm(machine_of, monkeypatch) -> None:
     assert "--shm-size" in line.cure
 
 
+def test_a_value_that_cannot_be(machine_of) -> None:
+    """It has one line; checks that need the environment say only that they were not done."""
+    sick = Sick("value", {}, "", "", "", "", {"DEEP_LL_NUM_SMS": "none"})
+    found = wrong(lines.examine(machine_of(sick), doctor.CHECKS))
+    assert [line.name for line in found.values() if line.state == BROKEN] == [
+        "gpu: driver",
+        "environment",
+    ]
+    assert found["ucx"].found.startswith("not checked: DEEP_LL_NUM_SMS='none'")
+    assert not [line for line in found.values() if "report it" in line.cure]
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu", "nowhere"])
+def test_whether_gpus_are_needed(capsys, monkeypatch, no_settings, device: str) -> None:
+    monkeypatch.setattr(doctor, "CHECKS", (gpus.needs,))
+    monkeypatch.setattr(lines.preflight, "survey", lambda: FINDINGS)
+    monkeypatch.setattr(Machine, "gpus", lambda self: [])
+    monkeypatch.setenv("DEEP_LL_DEVICE", device)
+    status, _ = this_machine(capsys)
+    assert status == (1 if device == "cuda" else 0)
+
+
 def this_machine(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
     return main(["doctor", *args]), capsys.readouterr().out
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import compiled_work
 import pytest
 
+import deep_ll
 from deep_ll.testing import RankPool
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -65,6 +66,12 @@ def test_what_a_graph_refuses(pools: Pools) -> None:
         assert "(#3, #4)" in too_old
         assert destroyed.startswith("OrderError: this buffer was destroyed")
         assert "which is gone" in gone
+
+
+def test_operators_come_when_asked_for() -> None:
+    assert deep_ll.__getattr__("ops") is sys.modules["deep_ll.ops"]
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = deep_ll.no_such_name
 
 
 @pytest.mark.slow

@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from deep_ll import env
 from deep_ll.commands.doctor import cards, exchange, gpus, host, network, variables
 from deep_ll.commands.doctor.lines import BROKEN, WARNING, Machine, examine, table
 from deep_ll.commands.table import aligned
+from deep_ll.errors import ArgumentError
 
 if TYPE_CHECKING:
     import argparse
@@ -59,7 +61,7 @@ def _count(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Prints what was found; 1 if something is broken."""
-    machine = Machine(gpu_wanted=args.device == "cuda")
+    machine = Machine(gpu_wanted="cuda" in (args.device, _asked_device()))
     lines = examine(machine, CHECKS)
     paths: list[list[Reached]] = []
     if args.ranks:
@@ -70,6 +72,14 @@ def run(args: argparse.Namespace) -> int:
         lines.append(line)
     print(_as_json(lines, paths) if args.json else _as_text(lines, paths))
     return int(any(line.state == BROKEN for line in lines))
+
+
+def _asked_device() -> str:
+    """Where the environment wants buffers; "" if it cannot be understood, which a check says."""
+    try:
+        return env.settings().device
+    except ArgumentError:
+        return ""
 
 
 def _as_json(lines: Sequence[Line], paths: Sequence[Sequence[Reached]]) -> str:

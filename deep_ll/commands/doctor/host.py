@@ -48,9 +48,9 @@ def torch_library(machine: Machine) -> list[Line]:
 
 def processor(machine: Machine) -> list[Line]:
     """The kernels for this processor."""
-    built = _native.levels()
+    built, asked = _native.levels(), env.settings().cpu_level
     try:
-        level = this_machine.cpu_level(env.settings().cpu_level)
+        level = this_machine.cpu_level(asked)
     except ArgumentError as error:
         return [Line("cpu level", BROKEN, str(error), "unset DEEP_LL_CPU_LEVEL")]
     found = f"{level} (built and usable: {', '.join(built)})"

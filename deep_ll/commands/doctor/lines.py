@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from deep_ll.commands.table import aligned
+from deep_ll.errors import ArgumentError
 from deep_ll.runtime.cuda import preflight
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Machine:
     """
 
     root: Path = Path("/")
-    survey: list[Finding] = field(default_factory=preflight.survey)
+    survey: list[Finding] = field(default_factory=lambda: preflight.survey())
     gpu_wanted: bool = False
 
     def __post_init__(self) -> None:
@@ -88,6 +89,9 @@ def examine(machine: Machine, checks: Sequence[Check]) -> list[Line]:
     for check in checks:
         try:
             lines += check(machine)
+        except ArgumentError as error:  # of the environment, which has a line of its own
+            name = check.__name__.replace("_", " ")
+            lines.append(Line(name, WARNING, f"not checked: {error}", "set the variable right"))
         except Exception as error:
             name = check.__name__.replace("_", " ")
             found = f"this check failed: {type(error).__name__}: {error}"
