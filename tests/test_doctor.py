@@ -124,9 +124,14 @@ def test_plugins_of_nvshmem(machine_of, monkeypatch, tmp_path) -> None:
     (folder / "nvshmem_transport_ibrc.so.3").touch()
     monkeypatch.setattr(gpus, "_nvshmem_folder", lambda: folder)
     (line,) = gpus.nvshmem(machine)
-    assert (line.state, line.found) == (BROKEN, "transports ibrc; bootstrap uid missing")
+    assert line.state == BROKEN
+    assert line.found == ("transports ibrc (deep_ll chooses), bootstrap uid missing")
     (folder / "nvshmem_bootstrap_uid.so.3").touch()
     assert gpus.nvshmem(machine)[0].state == OK
+    for transport, state in (("ibrc", OK), ("none", OK), ("ucx", BROKEN)):
+        monkeypatch.setenv("NVSHMEM_REMOTE_TRANSPORT", transport)
+        (line,) = gpus.nvshmem(machine)
+        assert (line.state, bool(line.cure)) == (state, state == BROKEN)
     monkeypatch.setattr(gpus, "_nvshmem_folder", lambda: None)
     assert gpus.nvshmem(machine)[0].state == BROKEN
 

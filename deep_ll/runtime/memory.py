@@ -10,16 +10,11 @@ _ROOT = Path("/")
 _UNLIMITED = 1 << 60  # cgroup v1 says "no limit" by a number near 2^63
 
 
-def available_bytes(root: Path = _ROOT, cgroups: bool = True) -> int:
+def available_bytes() -> int:
     """Bytes that processes here can still touch: free memory, or what a cgroup leaves if that is
     less.
-
-    Args:
-        root: what /proc and /sys are in.
-        cgroups: whether to ask them.
     """
-    headroom = _cgroup_headroom(root) if cgroups else []
-    return min([_mem_available(root), *headroom])
+    return min([free_bytes(), *cgroup_headroom()])
 
 
 def check_fits(num_ranks: int, expected: int, available: int, worst: int) -> None:
@@ -45,15 +40,16 @@ def mib(num_bytes: int) -> str:
     return f"{num_bytes / (1 << 20):.1f} MiB"
 
 
-def _mem_available(root: Path) -> int:
+def free_bytes(root: Path = _ROOT) -> int:
+    """What this machine has left; `root` is what /proc is in."""
     for line in (root / "proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return _UNLIMITED
 
 
-def _cgroup_headroom(root: Path) -> list[int]:
-    """What each cgroup above this process leaves."""
+def cgroup_headroom(root: Path = _ROOT) -> list[int]:
+    """What each cgroup above this process leaves; `root` is what /proc and /sys are in."""
     headroom = []
     mounted = root / "sys/fs/cgroup"
     for line in (root / "proc/self/cgroup").read_text().splitlines():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from deep_ll.runtime.cuda.preflight import Finding
 
 _OPTIONAL = "nvidia-ml-py"
+_TRANSPORT = "NVSHMEM_REMOTE_TRANSPORT"
 _HINTS = {
     "SYSTEM_NOT_READY": "start nvidia-fabricmanager, which GPUs behind an NVSwitch wait for",
     "SYSTEM_DRIVER_MISMATCH": "reboot, or load the kernel module of the installed driver",
@@ -85,11 +87,16 @@ def nvshmem(machine: Machine) -> list[Line]:
         return [Line("nvshmem plugins", machine.unless_needed(), "no library", cure)]
     names = [_plugin(path) for path in sorted(folder.glob("nvshmem_transport_*.so*"))]
     uid = any(folder.glob("nvshmem_bootstrap_uid.so*"))
-    found = f"transports {', '.join(names) or 'none'}; bootstrap uid {'' if uid else 'missing'}"
+    chosen = os.environ.get(_TRANSPORT)
+    way = f"{_TRANSPORT}={chosen}" if chosen else "deep_ll chooses"
+    found = f"transports {', '.join(names) or 'none'} ({way}), bootstrap uid"
     if not uid and machine.gpu_wanted:
         cure = "install nvidia-nvshmem-cu13 again: ranks meet by its uid bootstrap"
-        return [Line("nvshmem plugins", BROKEN, found, cure)]
-    return [Line("nvshmem plugins", OK, found.strip())]
+        return [Line("nvshmem plugins", BROKEN, f"{found} missing", cure)]
+    if chosen not in (None, "none", *names):
+        cure = f"none, or one of {', '.join(names)}; unset it, and deep_ll chooses"
+        return [Line("nvshmem plugins", BROKEN, f"{found}: no such plugin", cure)]
+    return [Line("nvshmem plugins", OK, found)]
 
 
 def _plugin(path: Path) -> str:

@@ -106,13 +106,11 @@ def _quota_in(machine: Machine, folder: str, is_v1: bool) -> float | None:
 
 def free_memory(machine: Machine) -> list[Line]:
     """What can still be touched, limits of cgroups included."""
-    free, unlimited = (
-        memory.available_bytes(machine.root),
-        memory.available_bytes(machine.root, cgroups=False),
-    )
+    in_machine, headroom = memory.free_bytes(machine.root), memory.cgroup_headroom(machine.root)
+    free = min([in_machine, *headroom])
     found = f"{memory.mib(free)} free"
-    if free < unlimited:
-        found += f" by a cgroup's limit, {memory.mib(unlimited)} in the machine"
+    if free < in_machine:
+        found += f" by a cgroup's limit, {memory.mib(in_machine)} in the machine"
     if free >= _LITTLE_MEMORY:
         return [Line("memory", OK, found)]
     cure = "raise the container's memory limit (docker: --memory), or end what takes it"
