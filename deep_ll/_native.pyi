@@ -13,6 +13,7 @@ MAX_RANKS: int
 MAX_EXPERTS: int
 HEAP_HEADER_BYTES: int
 MESSAGE_BYTES: int
+MESSAGES_PER_PEER: int
 HAVE_UCX: bool  # else there is no UcxLink and no LinkError
 
 class LinkError(RuntimeError):

@@ -14,6 +14,7 @@ from deep_ll.order import ASYNC, HOOK, NOW
 from deep_ll.own_end import OwnEnd, Runtime
 from deep_ll.runtime.cuda.heap import GpuHeap
 from deep_ll.runtime.group import as_group
+from deep_ll.runtime.paths import wish
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -146,7 +147,9 @@ class Buffer(OwnEnd):
             )
         place = env.device(device, settings, in_process=ranks.in_process)
         request = sizing.Request(num_rdma_bytes, max_tokens_per_rank, hidden, num_experts, max_topk)
-        self.num_rdma_bytes, expected = sizing.settle(ranks, request, on_host=place.type == "cpu")
+        wanted = wish(traffic[0], settings.disable_p2p, settings.ranks_per_node, traffic[1])
+        on_host = place.type == "cpu"
+        self.num_rdma_bytes, expected = sizing.settle(ranks, request, wanted, on_host=on_host)
         self.group, self.comm = group, last.comm
         self.rank, self.group_size = ranks.rank, ranks.size
         self.low_latency_mode, self.nvshmem_qp_depth = True, settings.qp_depth
@@ -154,7 +157,7 @@ class Buffer(OwnEnd):
         self.row_major_scales = row_major_scales
         self.number = numbers.number_of(self)
         num_bytes = self.num_rdma_bytes
-        self._session = open_session(ranks, place, num_bytes, expected, settings, options)
+        self._session = open_session(ranks, place, num_bytes, expected, settings, options, wanted)
         self.runtime = Runtime(self._session)
         self.explicitly_destroy = bool(last.explicitly_destroy)
 

@@ -10,6 +10,7 @@ from deep_ll import _native, checks
 from deep_ll.errors import ArgumentError
 from deep_ll.plan import expected_bytes
 from deep_ll.runtime import memory
+from deep_ll.runtime.paths import count_linked
 from deep_ll.views import combine_view, recv_views
 
 if TYPE_CHECKING:
@@ -117,7 +118,8 @@ class Kinds:
     def _check_memory(self, shape: Shape) -> None:
         """A buffer that was given bytes learns from its calls what will be touched; so does one
         whose calls are larger than it was made for. The verdict is this rank's own."""
-        expected, known, heap = expected_bytes(shape), self.expected or 0, self._heap
+        known, heap = self.expected or 0, self._heap
+        expected = expected_bytes(shape, count_linked(heap.paths))
         if expected <= known or heap.device.type != "cpu":
             return
         available = memory.available_bytes()

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from deep_ll.errors import ArgumentError
 from deep_ll.runtime.group import require_cpu_backend
 from deep_ll.runtime.heap import open_heap
-from deep_ll.runtime.paths import wish
 from deep_ll.session import Session
 
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from deep_ll.env import Settings
     from deep_ll.gpu_session import GpuSession
     from deep_ll.runtime.group import Group
+    from deep_ll.runtime.paths import Wish
 
     AnySession: TypeAlias = Session | GpuSession
 
@@ -53,10 +53,9 @@ def open_session(
     expected: int | None,
     settings: Settings,
     options: Options,
+    wanted: Wish,
 ) -> AnySession:
     """Makes the heap and what works on it. Collective."""
-    allowed, argument = options.traffic
-    wanted = wish(allowed, settings.disable_p2p, settings.ranks_per_node, argument)
     if device.type == "cpu":
         require_cpu_backend(group)
         heap = open_heap(group, num_bytes, wanted)

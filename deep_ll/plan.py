@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from deep_ll import _native
 from deep_ll.runtime.cuda.heap import GpuHeap
 from deep_ll.runtime.memory import mib
+from deep_ll.runtime.paths import count_linked
 
 if TYPE_CHECKING:
     from deep_ll._native import Object, Shape, Window
@@ -34,8 +37,9 @@ class Plan:
     Attributes:
         parts: by offset.
         num_bytes: their sum; on CPUs reserved, not occupied: only touched pages cost memory.
-        expected_bytes: touched under uniform routing with all tokens; None while no shape is known.
-        worst_bytes: touched if every row is used.
+        expected_bytes: touched under uniform routing with all tokens, with what a link needs beside
+            the heap; None while no shape is known.
+        worst_bytes: touched if every row is used, of the heap and beside it.
         num_local_ranks: ranks on this host, which touch as much each.
         on_gpu: in device memory, all of it occupied.
         settings: environment variables that NVSHMEM was started with; empty without it.
@@ -85,15 +89,42 @@ def _setting_lines(settings: tuple[Setting, ...]) -> list[str]:
     return ["NVSHMEM was started with", *whys]
 
 
-def expected_bytes(shape: Shape) -> int:
+def expected_bytes(shape: Shape, num_linked: int = 0) -> int:
     """What a rank touches if all ranks send all their tokens and routing is uniform: two rounds are
-    held at once.
+    held at once. `num_linked`: peers behind a link.
 
     As many rows arrive as are sent, and as many come back in BF16.
     """
     rows = shape.num_topk * shape.max_tokens
     arriving = shape.row_bytes + shape.label_bytes + 4 * shape.scale_words + 4
-    return 2 * rows * (arriving + 2 * shape.hidden) + 16 * _PAGE
+    own = 2 * rows * (arriving + 2 * shape.hidden) + 16 * _PAGE
+    return own + _link_bytes(shape, num_linked) if num_linked else own
+
+
+def _link_bytes(shape: Shape, num_linked: int) -> int:
+    """What a link adds: rows for such peers, which lie in this rank's own memory until they are
+    sent; messages; and outputs for zero-copy combines, which others cannot read in the heap.
+
+    Rows lie behind those of the ranks before, whose number differs from round to round: in time
+    more pages are touched than a round needs. Four standard deviations to both sides are counted.
+    """
+    rows = shape.num_topk * shape.max_tokens
+    mean = rows / shape.num_experts
+    spread = mean + 8 * math.sqrt(mean * shape.num_ranks / 2)
+    sent = num_linked * shape.num_local * min(spread, shape.max_rows)
+    messages = num_linked * _native.MESSAGES_PER_PEER * _native.MESSAGE_BYTES
+    outputs = 2 * rows * 2 * shape.hidden
+    return int(2 * sent * (shape.row_bytes + shape.label_bytes)) + messages + outputs
+
+
+def _worst_bytes(window: Window, heap: AnyHeap) -> int:
+    """Every row of the heap, of what stands for the heaps of linked peers, and of zero-copy
+    outputs."""
+    num_linked = count_linked(heap.paths)
+    if not num_linked:
+        return window.num_bytes
+    messages = num_linked * _native.MESSAGES_PER_PEER * _native.MESSAGE_BYTES
+    return (1 + num_linked) * window.num_bytes + 2 * window.combine.slot_bytes + messages
 
 
 def plan_of(window: Window, heap: AnyHeap, expected: int | None) -> Plan:
@@ -121,8 +152,8 @@ def plan_of(window: Window, heap: AnyHeap, expected: int | None) -> Plan:
     whole = _filled(parts, window.num_bytes)
     on_gpu = isinstance(heap, GpuHeap)
     settings = heap.settings if isinstance(heap, GpuHeap) else ()
-    num_bytes = window.num_bytes
-    return Plan(whole, num_bytes, expected, num_bytes, heap.num_local_ranks, on_gpu, settings)
+    num_bytes, worst = window.num_bytes, _worst_bytes(window, heap)
+    return Plan(whole, num_bytes, expected, worst, heap.num_local_ranks, on_gpu, settings)
 
 
 def _filled(parts: list[Part], num_bytes: int) -> tuple[Part, ...]:

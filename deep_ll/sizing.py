@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from deep_ll import _native, checks
 from deep_ll.errors import ArgumentError, PeerError
 from deep_ll.plan import expected_bytes
-from deep_ll.runtime import memory
+from deep_ll.runtime import machine, memory
+from deep_ll.runtime.paths import foresee_linked
 
 if TYPE_CHECKING:
     from deep_ll.runtime.group import Group
+    from deep_ll.runtime.paths import Wish
 
 _BF16, _FP8 = 0, 1
 
@@ -47,9 +49,18 @@ def heap_bytes(max_tokens: int, hidden: int, num_experts: int, num_ranks: int) -
     return _shape(max_tokens, hidden, num_experts, num_ranks, 1, _BF16).heap_bytes
 
 
-def settle(group: Group, request: Request, on_host: bool) -> tuple[int, int | None]:
-    """The heap's bytes and what of them a rank is expected to touch (None: no shape known yet).
-    Collective.
+@dataclass(frozen=True)
+class _Place:
+    """What a rank says of where it is."""
+
+    wish: Wish
+    host: str = field(default_factory=machine.host_name)
+    free: int = field(default_factory=lambda: memory.available_bytes())
+
+
+def settle(group: Group, request: Request, wish: Wish, on_host: bool) -> tuple[int, int | None]:
+    """The heap's bytes, and what this rank is expected to touch of them and beside them (None: no
+    shape known yet). Collective.
 
     Raises:
         ArgumentError: nothing that works was asked for, here or on another rank.
@@ -61,7 +72,7 @@ def settle(group: Group, request: Request, on_host: bool) -> tuple[int, int | No
     try:
         if sizes is not None:
             num_bytes = max(num_bytes, heap_bytes(*sizes, group.size))
-            expected = _expected(sizes, group.size, request.max_topk)
+            expected = _expected(sizes, group.size, request.max_topk, 0)
         elif num_bytes <= 0:
             problem = (
                 f"num_rdma_bytes is {num_bytes}: give get_low_latency_rdma_size_hint(...), "
@@ -70,12 +81,23 @@ def settle(group: Group, request: Request, on_host: bool) -> tuple[int, int | No
     except ArgumentError as error:
         problem = str(error)
     asked = (num_bytes, sizes, request.max_topk)
-    answers = group.all_gather((problem, asked, memory.available_bytes()))
+    answers = group.all_gather((problem, asked, _Place(wish)))
     _agree(group, [theirs for _, theirs, _ in answers], [problem for problem, *_ in answers])
-    if expected is not None and on_host:
-        # The smallest figure of all ranks, so that all come to the same verdict.
-        memory.check_fits(group.size, expected, min(free for *_, free in answers), num_bytes)
-    return num_bytes, expected
+    if expected is None or sizes is None or not on_host:
+        return num_bytes, expected
+    places = [place for *_, place in answers]
+    linked = foresee_linked([place.host for place in places], [place.wish for place in places])
+    by_linked = {n: _expected(sizes, group.size, request.max_topk, n) for n in set(linked)}
+    _check_hosts(places, [by_linked[n] for n in linked], num_bytes)
+    return num_bytes, by_linked[linked[group.rank]]
+
+
+def _check_hosts(places: list[_Place], expected: list[int], num_bytes: int) -> None:
+    """All ranks look at all hosts, so that they come to the same verdict."""
+    for host in sorted({place.host for place in places}):
+        ranks = [rank for rank, place in enumerate(places) if place.host == host]
+        free = min(places[rank].free for rank in ranks)
+        memory.check_fits(len(ranks), max(expected[rank] for rank in ranks), free, num_bytes)
 
 
 def _shape(
@@ -92,7 +114,7 @@ def _shape(
     )
 
 
-def _expected(sizes: tuple[int, int, int], num_ranks: int, max_topk: int) -> int:
+def _expected(sizes: tuple[int, int, int], num_ranks: int, max_topk: int, num_linked: int) -> int:
     """The larger of FP8 and BF16 dispatch."""
     max_tokens, hidden, num_experts = sizes
     if not 1 <= max_topk <= _native.MAX_TOPK:
@@ -101,7 +123,7 @@ def _expected(sizes: tuple[int, int, int], num_ranks: int, max_topk: int) -> int
     checks.exchange_sizes(max_tokens, hidden, num_experts, num_ranks, num_topk, fp8=False)
     formats = (_BF16, _FP8) if hidden % checks.GROUP == 0 else (_BF16,)
     return max(
-        expected_bytes(_shape(max_tokens, hidden, num_experts, num_ranks, num_topk, f))
+        expected_bytes(_shape(max_tokens, hidden, num_experts, num_ranks, num_topk, f), num_linked)
         for f in formats
     )
 

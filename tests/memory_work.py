@@ -1,16 +1,28 @@
 """What the ranks of test_memory.py do."""
 
 import gc
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from cases import Case
 from exchange import make_buffer, round_trip
+from topologies import Topology, make_linked_buffer
 
 import deep_ll
+from deep_ll import _native
 
 LARGE = Case(world=2, experts=256, tokens=4, max_tokens=128, hidden=7168, topk=8)
+
+
+class Touched(NamedTuple):
+    """Bytes: what a plan says, and what was touched."""
+
+    expected: int
+    worst: int
+    heap: int
+    used: int
 
 
 def shared_bytes() -> int:
@@ -63,3 +75,29 @@ def heavy(group: Any) -> int:
         combined, _, _ = buf.low_latency_combine(recv_x, topk_idx, weights, handle)
         assert torch.equal(combined, num_experts * x)
         return shared_bytes()
+
+
+def touched_with_links(group: Any, case: Case, topology: Topology, num_rounds: int) -> Touched:
+    """Many rounds of different routing; what a buffer says it needs, and what it took."""
+    with make_linked_buffer(group, case, topology) as buf:
+        for round_idx in range(num_rounds):
+            round_trip(buf, case, round_idx)
+        said, heap = buf.plan(), buf._session.heap
+        # Its heap, and what stands for those of others.
+        own = [path.peer for path in buf.paths() if path.kind != "p2p"]
+        used = sum(resident_bytes(heap.bases[peer]) for peer in own)
+        if len(own) > 1:  # not measured: the allocator's
+            used += (len(own) - 1) * _native.MESSAGES_PER_PEER * _native.MESSAGE_BYTES
+            used += 2 * case.topk * case.max_tokens * 2 * case.hidden
+    return Touched(said.expected_bytes, said.worst_bytes, said.num_bytes, used)
+
+
+def resident_bytes(address: int) -> int:
+    """Pages that this process has touched of the mapping around this address."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if ends := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            inside = int(ends[1], 16) <= address < int(ends[2], 16)
+        elif inside and line.startswith("Rss:"):
+            return int(line.split()[1]) * 1024
+    raise LookupError(f"nothing is mapped at {address:#x}")

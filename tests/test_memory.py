@@ -13,9 +13,12 @@ import memory_work
 import pytest
 from cases import Case
 from exchange import make_buffer, round_trip
+from topologies import ALL_LINK, ALL_P2P, Topology, make_linked_buffer, nodes_of
 
 import deep_ll
+from deep_ll import _native
 from deep_ll.runtime import memory
+from deep_ll.runtime.paths import Wish, foresee_linked
 from deep_ll.testing import RankPool, run_ranks
 
 TESTS = Path(__file__).parent
@@ -120,6 +123,55 @@ def test_plan_names_every_byte() -> None:
     for text in run_ranks(2, plan):
         assert "expected" in text
         assert "worst" in text
+
+
+LINKED = Case(
+    world=4, experts=16, tokens=64, max_tokens=64, hidden=2048, topk=4, cast="bf16", zero_copy=True
+)
+
+
+@pytest.mark.skipif(not _native.HAVE_UCX, reason="built without UCX")
+@pytest.mark.parametrize("topology", [ALL_P2P, nodes_of(2), ALL_LINK], ids=str)
+def test_plan_counts_what_a_link_needs(
+    pools: Callable[[int], RankPool], topology: Topology
+) -> None:
+    for rank, told in enumerate(pools(4).run(memory_work.touched_with_links, LINKED, topology, 25)):
+        num_linked = topology.kinds(rank, 4).count("link")
+        assert told.worst >= (1 + num_linked) * told.heap
+        assert told.expected < told.worst
+        assert 0.6 * told.expected < told.used < 1.5 * told.expected, told
+
+
+def refused(group: Any, topology: Topology) -> str:
+    try:
+        make_linked_buffer(group, CASE, topology).destroy()
+    except deep_ll.HeapMemoryError as error:
+        return str(error)
+    return ""
+
+
+def test_link_is_counted_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thread ranks have no link, but hear of the memory first."""
+    monkeypatch.setattr(memory, "available_bytes", lambda: 4 << 20)
+    assert run_ranks(2, refused, ALL_P2P) == ["", ""]
+    for text in run_ranks(2, refused, ALL_LINK):
+        assert "2 ranks on this host" in text
+        assert "4.0 MiB are free" in text
+
+
+@pytest.mark.parametrize(
+    ("hosts", "wishes", "expected"),
+    [
+        ("aaaa", [Wish()] * 4, [0, 0, 0, 0]),
+        ("aabb", [Wish()] * 4, [2, 2, 2, 2]),
+        ("aaab", [Wish()] * 4, [1, 1, 1, 3]),
+        ("aaaa", [Wish(ranks_per_node=3)] * 4, [1, 1, 1, 3]),
+        ("aaaa", [Wish(refused="so")] * 4, [3, 3, 3, 3]),
+        ("aaaa", [Wish(), Wish(refused="so"), Wish(), Wish()], [1, 3, 1, 1]),
+    ],
+)
+def test_links_are_foreseen(hosts: str, wishes: list[Wish], expected: list[int]) -> None:
+    assert foresee_linked(hosts, wishes) == expected
 
 
 SMALL_SHM = """

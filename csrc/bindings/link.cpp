@@ -127,6 +127,7 @@ void bind_link(py::module_& m) {
     bind_landing(m);
     m.attr("HEAP_HEADER_BYTES") = sizeof(HeapHeader);
     m.attr("MESSAGE_BYTES") = kMessageBytes;
+    m.attr("MESSAGES_PER_PEER") = kMessagesPerPeer;
 #if DEEP_LL_HAVE_UCX
     bind_ucx_link(m);
     m.attr("HAVE_UCX") = true;

@@ -35,6 +35,9 @@ struct SpanHead {
 // twice as much a byte.
 constexpr std::uint64_t kMessageBytes = 60 << 10;
 
+// So many may be on their way to a peer; then callers wait for one to leave.
+constexpr std::size_t kMessagesPerPeer = 16;
+
 // Fills a buffer of kMessageBytes.
 class MessageWriter {
    public:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from deep_ll.runtime.group import Group
 
 SELF, P2P, LINK = "self", "p2p", "link"
@@ -24,6 +27,11 @@ class Path(NamedTuple):
     peer: int
     kind: str
     reason: str
+
+
+def count_linked(paths: Iterable[Path]) -> int:
+    """Peers behind a link."""
+    return sum(path.kind == LINK for path in paths)
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,23 @@ class Wish:
         return ""
 
 
+def foresee_linked(hosts: Sequence[str], wishes: Sequence[Wish]) -> list[int]:
+    """For each rank the number of peers that will be behind a link, as far as hosts and wishes
+    tell.
+    """
+    nodes = [
+        (host, rank // size if size else -1)
+        for rank, (host, size) in enumerate(
+            zip(hosts, (w.ranks_per_node for w in wishes), strict=True)
+        )
+    ]
+    mapping = Counter(node for node, w in zip(nodes, wishes, strict=True) if not w.refused)
+    return [
+        len(hosts) - (1 if w.refused else mapping[node])
+        for node, w in zip(nodes, wishes, strict=True)
+    ]
+
+
 def wish(
     allow_p2p: bool | None,
     disable_p2p: bool | None,
@@ -64,7 +89,7 @@ def wish(
         warnings.warn(
             f"{argument}={allow_p2p} contradicts NVSHMEM_DISABLE_P2P={int(disable_p2p)} "
             "in the environment: the argument is followed",
-            stacklevel=4,
+            stacklevel=3,
         )
     if allow_p2p is False:
         return Wish(f"{argument}=False", ranks_per_node)

@@ -20,9 +20,6 @@ struct Buffer {
     std::uint8_t bytes[kMessageBytes];
 };
 
-// So much may be on its way to a peer; then callers wait for it to drain.
-constexpr std::size_t kBuffersPerPeer = 16;
-
 // NOTE [two locks]: `filling` is held to fill and send, the link's own lock for every call of UCX. Who holds
 // `filling` may take the link's lock, never the other way round; handlers of UCX hold the link's.
 struct Peer {

@@ -139,8 +139,8 @@ Buffer* UcxLink::take_buffer(Peer& peer) {
 
 // Null: all are on their way.
 Buffer* UcxLink::idle_buffer(Peer& peer) {
-    if (peer.idle.empty() && peer.buffers.size() == kBuffersPerPeer) worker_->progress();
-    if (peer.idle.empty() && peer.buffers.size() < kBuffersPerPeer) {
+    if (peer.idle.empty() && peer.buffers.size() == kMessagesPerPeer) worker_->progress();
+    if (peer.idle.empty() && peer.buffers.size() < kMessagesPerPeer) {
         peer.buffers.emplace_back(new Buffer);
         peer.buffers.back()->peer = &peer;
         peer.idle.push_back(peer.buffers.back().get());
