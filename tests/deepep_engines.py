@@ -116,7 +116,7 @@ class Microbatches:
             thread.start()
         self._turns[0].release()
         for thread in threads:
-            thread.join(30)
+            thread.join(50)
         if errors:
             raise errors[0]
         assert not any(thread.is_alive() for thread in threads)
