@@ -30,6 +30,7 @@ class Shape:
     num_topk: int
     format: int
     num_local: int
+    experts_per_rank: int
     max_rows: int
     scale_words: int
     row_bytes: int

@@ -191,7 +191,9 @@ class Buffer(OwnEnd):
         """Sends each token to the ranks of the experts it chose. Collective; all ranks pass the
         same numbers and flags.
 
-        With R ranks, M = `num_max_dispatch_tokens_per_rank`, E_local = `num_experts` / R:
+        With R ranks, M = `num_max_dispatch_tokens_per_rank`. Expert e lives on rank
+        e // ceil(`num_experts` / R); E_local is how many live on this rank: where R does not divide
+        `num_experts` the last ranks have fewer, even none.
 
         Args:
             x: bfloat16 [num_tokens, hidden], contiguous; 0 <= num_tokens <= M, different on each
@@ -199,7 +201,7 @@ class Buffer(OwnEnd):
             topk_idx: int64 or int32 [num_tokens, num_topk], experts by global number, each at most
                 once a token; -1: none.
             num_max_dispatch_tokens_per_rank: M, 1 to 4096.
-            num_experts: of all ranks; a multiple of R.
+            num_experts: of all ranks, at most 8192.
             cumulative_local_expert_recv_stats: int32 [E_local], grows by the received counts.
             dispatch_wait_recv_cost_stats: must be None.
             use_fp8: send e4m3 with a scale for 128 channels (hidden % 128 == 0), else bfloat16

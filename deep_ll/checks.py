@@ -38,11 +38,6 @@ def exchange_sizes(
     ):
         if not 1 <= value <= top:
             raise ArgumentError(f"{name} is {value}: it must be from 1 to {top}")
-    if num_experts % num_ranks != 0:
-        raise ArgumentError(
-            f"num_experts is {num_experts}, the group has {num_ranks} ranks: experts must be a "
-            f"positive multiple of ranks"
-        )
     if num_topk > num_experts:
         raise ArgumentError(
             f"top-k is {num_topk}, but there are only {num_experts} experts: a token chooses "

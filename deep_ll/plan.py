@@ -93,11 +93,13 @@ def expected_bytes(shape: Shape, num_linked: int = 0) -> int:
     """What a rank touches if all ranks send all their tokens and routing is uniform: two rounds are
     held at once. `num_linked`: peers behind a link.
 
-    As many rows arrive as are sent, and as many come back in BF16.
+    As many rows come back in BF16 as are sent. As many arrive at a rank with its share of the
+    experts; where ranks do not divide them, at most ranks it is a little more.
     """
-    rows = shape.num_topk * shape.max_tokens
-    arriving = shape.row_bytes + shape.label_bytes + 4 * shape.scale_words + 4
-    own = 2 * rows * (arriving + 2 * shape.hidden) + 16 * _PAGE
+    sent = shape.num_topk * shape.max_tokens
+    arriving = -(-sent * shape.num_ranks * shape.experts_per_rank // shape.num_experts)
+    row_bytes = shape.row_bytes + shape.label_bytes + 4 * shape.scale_words + 4
+    own = 2 * (arriving * row_bytes + sent * 2 * shape.hidden) + 16 * _PAGE
     return own + _link_bytes(shape, num_linked) if num_linked else own
 
 
@@ -111,7 +113,7 @@ def _link_bytes(shape: Shape, num_linked: int) -> int:
     rows = shape.num_topk * shape.max_tokens
     mean = rows / shape.num_experts
     spread = mean + 8 * math.sqrt(mean * shape.num_ranks / 2)
-    sent = num_linked * shape.num_local * min(spread, shape.max_rows)
+    sent = num_linked * shape.experts_per_rank * min(spread, shape.max_rows)
     messages = num_linked * _native.MESSAGES_PER_PEER * _native.MESSAGE_BYTES
     outputs = 2 * rows * 2 * shape.hidden
     return int(2 * sent * (shape.row_bytes + shape.label_bytes)) + messages + outputs

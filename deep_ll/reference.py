@@ -72,11 +72,110 @@ def dequantize(q: Tensor, scales: Tensor) -> Tensor:
     return (groups * factors[..., None]).reshape(q.shape)
 
 
+# LogFMT: 2^x = 1 + x r(x) and log2(1 + f) = f q(f), exact coefficients of float32, lowest first.
+LOG2_Q = (
+    float.fromhex("0x1.7153cap+0"),
+    float.fromhex("-0x1.70e7f8p-1"),
+    float.fromhex("0x1.e132eap-2"),
+    float.fromhex("-0x1.387204p-2"),
+    float.fromhex("0x1.2ff356p-3"),
+    float.fromhex("-0x1.21e3c4p-5"),
+)
+EXP2_R = (
+    float.fromhex("0x1.62e2d2p-1"),
+    float.fromhex("0x1.ebf958p-3"),
+    float.fromhex("0x1.c96d78p-5"),
+    float.fromhex("0x1.3d1088p-7"),
+)
+LOG_STEPS = 510.0  # between the smallest and the largest magnitude of a group
+LOG_RANGE = 16.0  # smaller magnitudes than 2^-16 of the largest one count as that
+SMALLEST_NORMAL = 2.0**-126  # what is smaller counts as zero
+
+
+class LogGroups(NamedTuple):
+    """Rows in LogFMT: 10 bits a value, a sign and a code for its magnitude."""
+
+    codes: Tensor  # int32 [n, groups, 128], 0: zero, else low * 2^(step * (code - 1))
+    negative: Tensor  # bool [n, groups, 128]
+    low: Tensor  # float32 [n, groups]: log2 of the magnitude of code 1; NaN: the group is NaN
+    step: Tensor  # float32 [n, groups]
+
+
+def logfmt_encode(x: Tensor) -> LogGroups:
+    """Casts bfloat16 [n, hidden] to LogFMT, group by group of 128 channels.
+
+    The logarithms of a group's magnitudes are rounded to 511 even steps from its smallest to its
+    largest one, but at most 16 powers of two. Every group is cast, whatever its values; one with a
+    NaN or an infinity becomes NaN as a whole, as in FP8.
+    """
+    num_rows, hidden = x.shape
+    values = x.float().reshape(num_rows, hidden // GROUP, GROUP)
+    magnitude = values.abs()
+    is_zero = magnitude < SMALLEST_NORMAL
+    top = magnitude.amax(dim=-1)
+    least = magnitude.masked_fill(is_zero, torch.inf).amin(dim=-1)
+    broken, empty = ~top.isfinite(), top < SMALLEST_NORMAL
+    # Whatever is finite serves where there is nothing to cast.
+    top, least = top.masked_fill(broken | empty, 1.0), least.masked_fill(broken | empty, 1.0)
+    high = _log2(top)
+    low = torch.maximum(_log2(least), high - LOG_RANGE)
+    steps = torch.full_like(high, LOG_STEPS)
+    inverse = torch.where(high > low, steps / (high - low), 0.0)
+    logs = _log2(magnitude.masked_fill(is_zero | broken[..., None], 1.0))
+    places = fma(logs - low[..., None], inverse[..., None], torch.ones_like(logs))
+    codes = places.clamp(min=1.0).round().to(torch.int32).masked_fill(is_zero, 0)
+    step = (high - low) * torch.full_like(high, 1 / LOG_STEPS)
+    return LogGroups(codes, values.signbit(), low.masked_fill(broken, torch.nan), step)
+
+
+def logfmt_decode(groups: LogGroups) -> Tensor:
+    """The values that LogFMT stands for: float32 [n, hidden]."""
+    codes, negative, low, step = groups
+    ordinals = (codes - 1).float()
+    logs = fma(ordinals, step[..., None].expand_as(ordinals), low[..., None].expand_as(ordinals))
+    values = _exp2(logs.nan_to_num()).masked_fill(codes == 0, 0.0)
+    values = torch.where(negative, -values, values)
+    return values.masked_fill(low.isnan()[..., None], torch.nan).flatten(-2)
+
+
+def _log2(x: Tensor) -> Tensor:
+    """log2 of normal positive bfloat16 values, within 1e-5; the same bits everywhere."""
+    bits = x.view(torch.int32)
+    fraction = ((bits & 0x7FFFFF) | 0x3F800000).view(torch.float32) - 1.0
+    exponent = ((bits >> 23) - 127).float()
+    return fma(fraction, _polynomial(LOG2_Q, fraction), exponent)
+
+
+def _exp2(x: Tensor) -> Tensor:
+    """2^x for -126 <= x < 128, within a factor of 1 + 1e-5; the same bits everywhere."""
+    whole = x.round()
+    rest = x - whole
+    mantissa = fma(rest, _polynomial(EXP2_R, rest), torch.ones_like(rest))
+    bits = mantissa.view(torch.int32) + (whole.to(torch.int32) << 23)
+    return bits.view(torch.float32)
+
+
+def _polynomial(coefficients: Sequence[float], x: Tensor) -> Tensor:
+    """By Horner's rule, an FMA a step."""
+    *others, total = (torch.full_like(x, c) for c in coefficients)
+    for coefficient in reversed(others):
+        total = fma(total, x, coefficient)
+    return total
+
+
 def encode(
     x: Tensor, *, use_fp8: bool = True, round_scale: bool = False, use_ue8m0: bool = False
 ) -> tuple[Tensor, Tensor | None]:
     """The rows dispatch sends for bfloat16 [n, hidden], and their scales; BF16 rows stay as is."""
     return quantize(x, round_scale, use_ue8m0) if use_fp8 else (x, None)
+
+
+def experts_of(rank: int, num_ranks: int, num_experts: int) -> range:
+    """The experts of a rank. Each rank has ceil(experts / ranks), but the last ones, which have
+    what is left: fewer, or none.
+    """
+    most = -(-num_experts // num_ranks)
+    return range(min(rank * most, num_experts), min((rank + 1) * most, num_experts))
 
 
 def receive(
@@ -86,11 +185,8 @@ def receive(
     num_experts: int,
 ) -> Received:
     """What ``rank`` receives, given every rank's encoded rows and its topk_idx [n, num_topk]."""
-    num_local = num_experts // len(sent)
-    return tuple(
-        _receive_expert(rank * num_local + local_expert, sent, topk_idxs)
-        for local_expert in range(num_local)
-    )
+    experts = experts_of(rank, len(sent), num_experts)
+    return tuple(_receive_expert(expert, sent, topk_idxs) for expert in experts)
 
 
 def dispatch(
@@ -104,8 +200,7 @@ def dispatch(
 ) -> list[Received]:
     """Dispatches every rank's bfloat16 x [n, hidden] by its topk_idx [n, num_topk].
 
-    One result per rank. -1 in topk_idx chooses nothing. Expert ``e`` lives on rank
-    ``e // (num_experts / num_ranks)``.
+    One result per rank. -1 in topk_idx chooses nothing. ``experts_of`` says where experts live.
     """
     sent = [encode(x, use_fp8=use_fp8, round_scale=round_scale, use_ue8m0=use_ue8m0) for x in xs]
     return [receive(rank, sent, topk_idxs, num_experts) for rank in range(len(xs))]
@@ -117,22 +212,26 @@ def combine(
     received: Sequence[Received],
     topk_idx: Tensor,
     topk_weights: Tensor,
+    *,
+    use_logfmt: bool = False,
 ) -> Tensor:
     """The weighted sum of the experts' outputs for the tokens of ``rank``: bfloat16 [n, hidden].
 
     ``outputs[r][i]`` is bfloat16 [at least count, hidden]: row by row, the answer of local expert
     ``i`` of rank ``r`` to what it received. ``received`` is dispatch's result; topk_idx and
-    topk_weights (float32), both [n, num_topk], are those of ``rank``. Every sum is a chain of
-    single-rounded float32 FMAs in the order of the choices, starting at +0.
+    topk_weights (float32), both [n, num_topk], are those of ``rank``. With ``use_logfmt`` the
+    answers travel in LogFMT. Every sum is a chain of single-rounded float32 FMAs in the order of
+    the choices, starting at +0.
     """
-    num_local = len(received[0])
+    num_local = len(received[0])  # rank 0 has as many as any
     total = torch.zeros(topk_idx.shape[0], outputs[0][0].shape[-1], dtype=torch.float32)
     for k in range(topk_idx.shape[1]):
         for expert in set(topk_idx[:, k].tolist()) - {-1}:
             owner, local_expert = divmod(expert, num_local)
             tokens = (topk_idx[:, k] == expert).nonzero().flatten()
             rows = _rows_of(received[owner][local_expert], rank, tokens)
-            answer = outputs[owner][local_expert][rows].float()
+            answer = outputs[owner][local_expert][rows]
+            answer = logfmt_decode(logfmt_encode(answer)) if use_logfmt else answer.float()
             total[tokens] = fma(topk_weights[tokens, k, None], answer, total[tokens])
     return round_to_bf16(total)
 

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from deep_ll import reference
+
 CASTS: dict[str, dict[str, bool]] = {
     "bf16": {"use_fp8": False},
     "fp8": {"use_fp8": True},
@@ -43,6 +45,9 @@ class Case:
         return (
             ",".join(f"{f.name}={getattr(self, f.name)}".replace(" ", "") for f in changed) or "-"
         )
+
+    def experts_of(self, rank: int) -> range:
+        return reference.experts_of(rank, self.world, self.experts)
 
     def num_tokens(self, rank: int) -> int:
         return self.tokens if isinstance(self.tokens, int) else self.tokens[rank]

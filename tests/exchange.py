@@ -116,7 +116,7 @@ def round_trip(
 
 def all_rounds(buf: deep_ll.Buffer, case: Case) -> None:
     """All rounds of a case, with statistics, and results that live on."""
-    stats = torch.full((case.experts // case.world,), 100, dtype=torch.int32)
+    stats = torch.full((len(case.experts_of(buf.rank)),), 100, dtype=torch.int32)
     total = stats.clone()
     previous: tuple[Any, Any] | None = None
     for round_idx in range(case.rounds):

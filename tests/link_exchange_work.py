@@ -68,7 +68,7 @@ def bytes_of_round(case: Case, inputs: list[Inputs], sender: int, receiver: int)
 
 def num_rows(case: Case, given: Inputs, owner: int) -> int:
     """Rows that these tokens send to the experts of `owner`."""
-    num_local = case.experts // case.world
+    num_local = len(case.experts_of(0))
     return int((given.topk_idx.div(num_local, rounding_mode="floor") == owner).sum())
 
 

@@ -240,7 +240,6 @@ CONSTRUCTIONS = [
     ({"max_tokens_per_rank": 0, "hidden": 128, "num_experts": 4}, ("0", "4096")),
     ({"max_tokens_per_rank": 4097, "hidden": 128, "num_experts": 4}, ("4097", "4096")),
     ({"max_tokens_per_rank": 4, "hidden": 100, "num_experts": 4}, ("100",)),
-    ({"max_tokens_per_rank": 4, "hidden": 128, "num_experts": 3}, ("3", "2")),
     ({"max_tokens_per_rank": 4, "hidden": 128, "num_experts": 64, "max_topk": 33}, ("33", "32")),
     ({"max_tokens_per_rank": 4, "hidden": 128, "num_experts": 4, "max_topk": 0}, ("0",)),
     ({"max_tokens_per_rank": 4, "hidden": 128, "num_experts": 4, "num_threads": 0}, ("0",)),

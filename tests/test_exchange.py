@@ -18,6 +18,14 @@ WORLDS = [
     for world, experts in [(1, 1), (1, 8), (2, 2), (3, 6), (5, 10), (6, 6), (7, 7), (8, 64)]
     for zero_copy in [False, True]
 ] + [
+    Case(world=2, experts=1, topk=1),
+    Case(world=3, experts=2, topk=2, zero_copy=True, cast="ue8m0"),
+    Case(world=4, experts=9, routing="holes", mode="hook"),
+    Case(world=4, experts=9, cast="bf16", zero_copy=True, threads=2),
+    Case(world=5, experts=6, topk=6, tokens=(3, 0, 16, 1, 7), mode="event"),
+    Case(world=7, experts=64, topk=8, hidden=384),
+    Case(world=8, experts=17, topk=3, zero_copy=True),
+    Case(world=8, experts=3, topk=3, tokens=4, rounds=7, by_bytes=True),
     Case(world=12, experts=24, tokens=8, rounds=2),
     Case(world=12, experts=12, tokens=8, rounds=2, mode="hook", zero_copy=True),
     Case(world=16, experts=32, tokens=8, rounds=2, cast="ue8m0", mode="hook"),

@@ -106,6 +106,7 @@ void bind_shape(py::module_& m) {
         .def_readonly("num_topk", &Shape::num_topk)
         .def_property_readonly("format", [](const Shape& s) { return static_cast<int>(s.format); })
         .def_property_readonly("num_local", &Shape::num_local)
+        .def_readonly("experts_per_rank", &Shape::experts_per_rank)
         .def_property_readonly("max_rows", &Shape::max_rows)
         .def_property_readonly("scale_words", &Shape::scale_words)
         .def_property_readonly("row_bytes", &Shape::row_bytes)

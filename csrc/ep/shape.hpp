@@ -18,8 +18,9 @@ struct Shape {
     int hidden = 0;
     int num_topk = 0;
     Format format = Format::bf16;
-    // These follow from the others.
-    int num_local_experts = 0;
+    // These follow from the others. The last ranks may have fewer experts than the others, or none.
+    int experts_per_rank = 0;
+    int num_local_experts = 0;  // of this rank
     std::uint64_t reciprocal = 0;
 
     Shape() = default;
@@ -31,20 +32,25 @@ struct Shape {
           hidden(channels),
           num_topk(topk),
           format(wire),
-          num_local_experts(experts / ranks),
-          reciprocal((std::uint64_t{1} << 32) / static_cast<std::uint64_t>(num_local_experts) + 1) {}
+          experts_per_rank((experts + ranks - 1) / ranks),
+          num_local_experts(between(0, experts - this_rank * experts_per_rank, experts_per_rank)),
+          reciprocal((std::uint64_t{1} << 32) / static_cast<std::uint64_t>(experts_per_rank) + 1) {}
 
     WORD_FN int num_local() const { return num_local_experts; }
-    // Experts are few and a division is slow: multiply by a reciprocal that is exact below 2^32 / num_local.
+    // Experts are few and a division is slow: multiply by a reciprocal that is exact below 2^32 /
+    // experts_per_rank.
     WORD_FN int owner(int expert) const {
         return static_cast<int>(static_cast<std::uint64_t>(expert) * reciprocal >> 32);
     }
-    WORD_FN int local(int expert) const { return expert - owner(expert) * num_local_experts; }
-    WORD_FN int first_local() const { return rank * num_local(); }
+    WORD_FN int local(int expert) const { return expert - owner(expert) * experts_per_rank; }
+    WORD_FN int first_local() const { return rank * experts_per_rank; }
     WORD_FN std::uint64_t max_rows() const {  // of one expert
         return static_cast<std::uint64_t>(num_ranks) * static_cast<std::uint64_t>(max_tokens);
     }
-    WORD_FN std::uint64_t num_rows() const { return max_rows() * static_cast<std::uint64_t>(num_local()); }
+    // Of a rank with as many experts as any: heaps are laid out alike.
+    WORD_FN std::uint64_t num_rows() const {
+        return max_rows() * static_cast<std::uint64_t>(experts_per_rank);
+    }
     // Row `row` of local expert `local`, counted over all of them.
     WORD_FN std::uint64_t row_index(int local_expert, std::uint64_t row) const {
         return static_cast<std::uint64_t>(local_expert) * max_rows() + row;
@@ -57,6 +63,11 @@ struct Shape {
     }
     WORD_FN std::uint64_t bf16_bytes() const { return static_cast<std::uint64_t>(hidden) * 2; }
     WORD_FN std::uint64_t row_bytes() const { return is_fp8() ? bf16_bytes() / 2 : bf16_bytes(); }
+
+   private:
+    static int between(int least, int value, int most) {
+        return value < least ? least : value > most ? most : value;
+    }
 };
 
 // Where a dispatched row came from; the combine sends it back there.

@@ -116,6 +116,8 @@ class World:
 
     def _alloc(self, rank: int | None, num_bytes: int, name: str) -> Area:
         address = self.machine.alloc(rank, max(num_bytes, 16), f"{name}@{rank}")
+        if num_bytes == 0:
+            return Area(address, torch.empty(0, dtype=torch.uint8))
         return Area(address, torch.from_numpy(self.machine.array(address, np.uint8, num_bytes)))
 
     def _rank(self, rank: int, heaps: list[Area]) -> Rank:
@@ -221,7 +223,7 @@ class World:
         mine, shape = self.ranks[rank], self.shapes[rank]
         views = recv_views(mine.heap, self.window, shape, slot, False)
         count = mine.counts[slot].tensor.view(torch.int32)
-        layout = mine.layouts[slot].tensor.view(torch.int64).view(shape.num_local, -1)
+        layout = mine.layouts[slot].tensor.view(torch.int64).view(shape.num_local, self.case.world)
         return views, Counts(count, layout, (0, 0))
 
     def combined(self, rank: int) -> Tensor:

@@ -30,6 +30,8 @@ CASES = [
     Case(world=1, tokens=8, max_tokens=8),
     Case(world=3, experts=9, tokens=(0, 7, 3), max_tokens=8, routing="holes"),
     Case(world=4, tokens=(0, 3, 8, 5), max_tokens=8),
+    Case(world=4, experts=5, tokens=(4, 0, 3, 2), max_tokens=4),  # the last rank has no expert
+    Case(world=3, experts=2, topk=2, tokens=3, max_tokens=4, zero_copy=True, cast="bf16"),
     Case(world=4, tokens=4, max_tokens=4, routing="none"),
     Case(world=4, tokens=4, max_tokens=4, zero_copy=True, cast="bf16"),
     Case(world=2, tokens=70, max_tokens=70, routing="hot", rounds=2),  # more than 64 rows an expert

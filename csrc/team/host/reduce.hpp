@@ -58,9 +58,8 @@ TEAM_FN void sum_row(bf16* out, const WeightedRows& in, int hidden) {
 }
 
 // Rows that are null are left out.
-template <class Team, class Rows, class Weights>
-TEAM_FN void weighted_sum(
-    const Team&, bf16* out, const Rows& rows, const Weights& weights, int n, int hidden, Store how) {
+template <class Rows, class Weights>
+TEAM_FN WeightedRows present_rows(const Rows& rows, const Weights& weights, int n) {
     WeightedRows in;
     in.count = 0;
     for (int k = 0; k < n; ++k) {
@@ -68,6 +67,13 @@ TEAM_FN void weighted_sum(
         in.rows[in.count] = rows.at(k);
         in.weights[in.count++] = weights.at(k);
     }
+    return in;
+}
+
+template <class Team, class Rows, class Weights>
+TEAM_FN void weighted_sum(
+    const Team&, bf16* out, const Rows& rows, const Weights& weights, int n, int hidden, Store how) {
+    const WeightedRows in = present_rows(rows, weights, n);
     if (how == Store::streaming && reinterpret_cast<std::uintptr_t>(out) % kVecBytes == 0)
         sum_row<true>(out, in, hidden);
     else

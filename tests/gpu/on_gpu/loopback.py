@@ -89,7 +89,7 @@ def exchange(group: Any, device: Any, case: Case, rounds: list[Round], options: 
     """All rounds on one rank, a thread or a process."""
     problems: list[str] = []
     with device.stream(), open_buffer(group, case, **options) as buf:
-        before = torch.full((case.experts // case.world,), 100, dtype=torch.int32)
+        before = torch.full((len(case.experts_of(buf.rank)),), 100, dtype=torch.int32)
         stats = device.put(before)
         batches = [Batch(buf, device, case, rounds[0]) for _ in range(2)]
         for index, this in enumerate(rounds):

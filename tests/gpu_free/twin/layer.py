@@ -20,7 +20,7 @@ class Calls:
         self.received = expect(case, inputs)
         self.outputs = padded(case, make_outputs(case, seed, self.received)[buf.rank])
         self.out = torch.empty_like(self.mine.x)
-        self.stats = torch.zeros(case.experts // case.world, dtype=torch.int32)
+        self.stats = torch.zeros(len(case.experts_of(buf.rank)), dtype=torch.int32)
 
     def dispatch(self) -> Any:
         *_, self.handle, event, hook = send(self.buf, self.case, self.mine, self.stats)
