@@ -76,10 +76,12 @@ class Batch:
 @final
 class Answer:
     """Which combine: the slot of the dispatch that it answers, its own, whether rows are read in
-    place.
+    place, whether they travel in LogFMT.
     """
 
-    def __init__(self, recv_slot: int, combine_slot: int, pulled: bool, /) -> None: ...
+    def __init__(
+        self, recv_slot: int, combine_slot: int, pulled: bool, logfmt: bool, /
+    ) -> None: ...
 
 @final
 class Sum:

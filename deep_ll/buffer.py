@@ -271,7 +271,9 @@ class Buffer(OwnEnd):
             topk_idx: as it was dispatched; entries may have become -1, their outputs are left out.
             topk_weights: float32 [num_tokens, num_topk].
             handle: of the dispatch that is answered. It may be combined with more than once.
-            use_logfmt: must be False.
+            use_logfmt: outputs travel in 10 bits a value instead of 16, by logarithms with a scale
+                for each 128 channels (docs/logfmt.md has the error); hidden % 128 == 0. All ranks
+                must agree. Not with `zero_copy`.
             zero_copy: the outputs were written into `get_next_low_latency_combine_buffer(handle)`;
                 peers read them there and `x` is not read. All ranks must agree.
             async_finish, return_recv_hook: as in `low_latency_dispatch`.
@@ -289,14 +291,14 @@ class Buffer(OwnEnd):
         session = self._usable()
         if others:
             arguments.refuse("low_latency_combine", arguments.COMBINE, others)
-        if use_logfmt:
-            raise ArgumentError("use_logfmt=True: LogFMT is not there yet")
         if combine_wait_recv_cost_stats is not None:
             arguments.refuse_wait_stats("combine", combine_wait_recv_cost_stats)
         mode = self._mode(session, async_finish, return_recv_hook)
         this = session.live_round(handle)
         kind = this.kind
         num_topk, hidden = kind.sizes.num_topk, kind.sizes.hidden
+        if use_logfmt:
+            checks.logfmt(hidden, zero_copy)
         if out is None:
             out_shape = (this.num_tokens, hidden)
             out = torch.empty(out_shape, dtype=torch.bfloat16, device=session.device)
@@ -304,7 +306,7 @@ class Buffer(OwnEnd):
         tensors = (x, topk_idx, topk_weights, out)
         checks.combined(tensors, (this.num_tokens, num_topk), x_shape, session.device)
         source, choice = None if zero_copy else x, (topk_idx, topk_weights)
-        return out, *session.combine(this, source, choice, out, mode)
+        return out, *session.combine(this, source, choice, out, mode, use_logfmt)
 
     def get_next_low_latency_combine_buffer(self, handle: Handle) -> torch.Tensor:
         """Where the experts write for the next combine with `zero_copy=True`.

@@ -227,6 +227,19 @@ def formats(use_fp8: bool, round_scale: bool, use_ue8m0: bool) -> int:
     return use_fp8 + round_scale + use_ue8m0
 
 
+def logfmt(hidden: int, zero_copy: bool) -> None:
+    """Whether outputs of this size can travel in LogFMT."""
+    if zero_copy:
+        raise ArgumentError(
+            "use_logfmt=True with zero_copy=True: peers read outputs in place, in BF16; choose one"
+        )
+    if hidden % GROUP != 0:
+        raise ArgumentError(
+            f"hidden is {hidden}: use_logfmt=True needs a multiple of {GROUP}; pad it, or combine "
+            "in BF16"
+        )
+
+
 def hooks(paths: Sequence[Path], allow_p2p: bool | None) -> None:
     """Hooks beside peers whose memory is written by this rank's own cores or multiprocessors: such
     a copy is work, it does not go on behind the caller's back.

@@ -107,18 +107,18 @@ def _differs(name: str, ours: int, theirs: int) -> str:
 
 
 def _combine_differs(peer: int, theirs: int, ours: int) -> str:
-    if theirs >> 2 != ours >> 2:
+    if theirs >> 3 != ours >> 3:
         return (
-            f"rank {peer} combines dispatch #{theirs >> 2}, this rank dispatch #{ours >> 2}: "
+            f"rank {peer} combines dispatch #{theirs >> 3}, this rank dispatch #{ours >> 3}: "
             f"combine in the same order on all ranks"
         )
-    if theirs & 1 == ours & 1:
+    if theirs & 3 == ours & 3:
         return (
-            f"rank {peer} combines in slot {theirs >> 1 & 1}, this rank in slot {ours >> 1 & 1}: "
+            f"rank {peer} combines in slot {theirs >> 2 & 1}, this rank in slot {ours >> 2 & 1}: "
             f"make, record and replay the same calls on all ranks"
         )
-    how = ("without zero_copy", "with zero_copy")
+    how = ("plainly", "with zero_copy", "with use_logfmt")
     return (
-        f"rank {peer} combines {how[theirs & 1]}, this rank {how[ours & 1]}: all ranks must "
-        f"agree on zero_copy"
+        f"rank {peer} combines {how[theirs & 3]}, this rank {how[ours & 3]}: all ranks must "
+        f"agree on zero_copy and use_logfmt"
     )

@@ -99,7 +99,7 @@ class GpuSession(Order):
         self.check()
         epoch = self.next_combine()
         slot = epoch % NUM_SLOTS
-        answer = _native.Answer(this.epoch % NUM_SLOTS, slot, True)
+        answer = _native.Answer(this.epoch % NUM_SLOTS, slot, True, False)
         nothing = _native.Sum(0, 0, 0, 0)
         params = self.launches.combine(
             this.kind.shape, this.ledger.data_ptr(), answer, 0, nothing, 0
@@ -116,15 +116,17 @@ class GpuSession(Order):
         choice: tuple[torch.Tensor, torch.Tensor],
         out: torch.Tensor,
         mode: int,
+        logfmt: bool,
     ) -> tuple[EventOverlap, Hook | None]:
         """Launches what sends the outputs of this rank's experts (None: they are read in place)
-        and what adds up into `out`, as `mode` says. `choice`: topk_idx and topk_weights."""
+        and what adds up into `out`, as `mode` says. `choice`: topk_idx and topk_weights.
+        `logfmt`: rows travel in it."""
         self.check()
         topk_idx, weights = choice
         epoch = self.next_combine()
         self.check_source(this, epoch, x)
         slot, kind = epoch % NUM_SLOTS, this.kind
-        answer = _native.Answer(this.epoch % NUM_SLOTS, slot, x is None)
+        answer = _native.Answer(this.epoch % NUM_SLOTS, slot, x is None, logfmt)
         kept, wide = self.kinds.memory_of(kind).choices[slot], topk_idx.dtype == torch.int64
         addresses = (kept.data_ptr(), weights.data_ptr(), out.data_ptr())
         total = _native.Sum(*addresses, this.num_tokens, topk_idx.data_ptr(), wide)

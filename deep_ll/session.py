@@ -189,9 +189,11 @@ class Session(Order):
         choice: tuple[torch.Tensor, torch.Tensor],
         out: torch.Tensor,
         mode: int,
+        logfmt: bool,
     ) -> tuple[EventOverlap, Hook | None]:
         """Sends the outputs of this rank's experts (None: they are read in place) and adds up into
-        `out`, as `mode` says. `choice`: topk_idx and topk_weights."""
+        `out`, as `mode` says. `choice`: topk_idx and topk_weights. `logfmt`: rows travel in
+        it."""
         topk_idx, weights = choice
         epoch = self.next_combine()
         self.check_source(this, epoch, x)
@@ -201,7 +203,7 @@ class Session(Order):
         self.finish_asynchronous()
         sizes = this.kind.sizes
         how = self._how(this.num_tokens * sizes.num_topk * 2 * sizes.hidden)
-        answer = _native.Answer(this.epoch % NUM_SLOTS, epoch % NUM_SLOTS, x is None)
+        answer = _native.Answer(this.epoch % NUM_SLOTS, epoch % NUM_SLOTS, x is None, logfmt)
         gathering = _Gathering(this, epoch, how, answer, choices, weights, out)
         address = 0 if x is None else x.data_ptr()
         ledger = this.ledger.data_ptr()

@@ -155,6 +155,11 @@ COMBINE = [
     Bad("out_shape", ("out", "4", "3"), {"out": bf16(4, 128)}),
     Bad("out_not_contiguous", ("out", "contiguous"), {"out": bf16(3, 256)[:, ::2]}),
     Bad("event_and_hook", tuple(BOTH_WAYS), BOTH_WAYS),
+    Bad(
+        "logfmt_read_in_place",
+        ("use_logfmt", "zero_copy", "choose one"),
+        {"use_logfmt": True, "zero_copy": True},
+    ),
     Bad("no_handle", ("handle",), {"handle": None}),
     Bad("plain_tuple", ("handle", "tuple"), lambda scene: {"handle": tuple(scene.handle)}),
     Bad("changed_handle", ("handle",), lambda scene: {"handle": scene.handle._replace(hidden=256)}),

@@ -31,6 +31,7 @@ class Case:
     cast: str = "fp8"
     mode: str = "plain"  # plain, hook, event
     zero_copy: bool = False
+    logfmt: bool = False
     routing: str = "random"  # random, holes (some -1), hot (expert 0 always), none (all -1)
     values: str = "normal"  # normal, zeros, huge, tiny, wild (any bits)
     idx: str = "int64"

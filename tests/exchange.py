@@ -87,6 +87,7 @@ def send_back(
         mine.topk_idx,
         mine.topk_weights,
         handle,
+        use_logfmt=case.logfmt,
         zero_copy=case.zero_copy,
         out=out,
         **mode_options(case.mode),
@@ -109,7 +110,8 @@ def round_trip(
     outputs = make_outputs(case, round_idx, received)
     combined, event, hook = send_back(buf, case, mine, outputs[buf.rank], handle)
     wait(case.mode, event, hook)
-    expected = reference.combine(buf.rank, outputs, received, mine.topk_idx, mine.topk_weights)
+    answers = (outputs, received, mine.topk_idx, mine.topk_weights)
+    expected = reference.combine(buf.rank, *answers, use_logfmt=case.logfmt)
     assert_same_bits(combined, expected, "combined")
     return (recv_x, recv_count, handle), received[buf.rank]
 

@@ -63,7 +63,7 @@ def bytes_of_round(case: Case, inputs: list[Inputs], sender: int, receiver: int)
     counts = 2 * case.experts + GREETING_BYTES
     rows = num_rows(case, inputs[sender], receiver)
     answers = num_rows(case, inputs[receiver], sender)
-    return counts + rows * (row_bytes(case) + label_bytes(case)) + answers * 2 * case.hidden
+    return counts + rows * (row_bytes(case) + label_bytes(case)) + answers * answer_bytes(case)
 
 
 def num_rows(case: Case, given: Inputs, owner: int) -> int:
@@ -74,6 +74,11 @@ def num_rows(case: Case, given: Inputs, owner: int) -> int:
 
 def row_bytes(case: Case) -> int:
     return case.hidden * (2 if case.cast == "bf16" else 1)
+
+
+def answer_bytes(case: Case) -> int:
+    """In LogFMT 10 bits a value and 8 bytes for 128 of them, in whole vectors."""
+    return -(-case.hidden // 128 * 168 // 16) * 16 if case.logfmt else 2 * case.hidden
 
 
 def label_bytes(case: Case) -> int:

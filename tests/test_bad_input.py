@@ -3,7 +3,7 @@
 import pytest
 import torch
 from bad_calls import CASE, COMBINE, DISPATCH, Bad, Scene, bf16, choices
-from cases import Case
+from cases import Case, make_inputs
 from exchange import make_buffer, padded, round_trip
 
 import deep_ll
@@ -205,7 +205,8 @@ def combine_differently(group, differ, words):
     zero_copy = differ == "zero_copy" and scene.buf.rank == 0
     if zero_copy:
         scene.buf.get_next_low_latency_combine_buffer(scene.handle)
-    refused(lambda: scene.combine(zero_copy=zero_copy), deep_ll.PeerError, words)
+    ways = {"zero_copy": zero_copy, "use_logfmt": differ == "logfmt" and scene.buf.rank == 0}
+    refused(lambda: scene.combine(**ways), deep_ll.PeerError, words)
     for handle in handles:
         scene.handle = handle
         scene.combine()
@@ -216,7 +217,11 @@ def combine_differently(group, differ, words):
 
 @pytest.mark.parametrize(
     ("differ", "words"),
-    [("order", ("#1", "#2", "same order")), ("zero_copy", ("zero_copy", "agree"))],
+    [
+        ("order", ("#1", "#2", "same order")),
+        ("zero_copy", ("zero_copy", "agree")),
+        ("logfmt", ("use_logfmt", "plainly")),
+    ],
 )
 def test_ranks_disagree_in_combine(differ: str, words: tuple[str, ...]) -> None:
     run_ranks(2, combine_differently, differ, words, timeout_s=TIMEOUT_S)
@@ -329,6 +334,27 @@ def refused_dispatch_keeps_handles(group):
 
 def test_a_refused_dispatch_keeps_older_handles():
     run_ranks(2, refused_dispatch_keeps_handles, timeout_s=TIMEOUT_S)
+
+
+def logfmt_of_odd_rows(group):
+    """Rows that are no whole groups of 128 channels."""
+    case = Case(world=2, experts=2, topk=1, hidden=72, cast="bf16")
+    with make_buffer(group, case) as buf:
+        mine = make_inputs(case, 0)[buf.rank]
+        args = (case.max_tokens, case.experts)
+        *_, handle, _, _ = buf.low_latency_dispatch(mine.x, mine.topk_idx, *args, use_fp8=False)
+        tensors = (bf16(1, 2 * case.max_tokens, 72), mine.topk_idx, mine.topk_weights, handle)
+        words = ("72", "use_logfmt", "128")
+        refused(
+            lambda: buf.low_latency_combine(*tensors, use_logfmt=True),
+            deep_ll.ArgumentError,
+            words,
+        )
+        buf.low_latency_combine(*tensors)
+
+
+def test_logfmt_needs_whole_groups():
+    run_ranks(2, logfmt_of_odd_rows, timeout_s=TIMEOUT_S)
 
 
 def stale_verdict(group):

@@ -78,9 +78,25 @@ OTHERS = [
     Case(rounds=25, hidden=128, tokens=4),
     Case(world=8, experts=256, tokens=6, max_tokens=128, hidden=7168, topk=8, rounds=2),
 ]
-TABLE = WAYS + WORLDS + TOKENS + ROUTINGS + VALUES + HIDDENS + TOPKS + MAX_TOKENS + OTHERS
+LOGFMT = [
+    Case(logfmt=True, cast=cast, mode=mode, routing="holes", threads=threads)
+    for cast, mode, threads in [("bf16", "plain", 2), ("fp8", "hook", 1), ("ue8m0", "event", 3)]
+] + [
+    *[
+        Case(logfmt=True, values=values, world=2, cast="bf16", hidden=640)
+        for values in ["zeros", "huge", "tiny", "wild"]
+    ],
+    *[Case(logfmt=True, world=2, hidden=hidden, tokens=5) for hidden in [128, 384, 7168, 8320]],
+    *[Case(logfmt=True, world=2, experts=64, topk=topk) for topk in [1, 11, 32]],
+    Case(logfmt=True, world=3, experts=7, tokens=(16, 0, 9), out=True, idx="int32"),
+]
+TABLE = WAYS + WORLDS + TOKENS + ROUTINGS + VALUES + HIDDENS + TOPKS + MAX_TOKENS + OTHERS + LOGFMT
 TABLE = sorted(TABLE, key=lambda case: case.world)  # a pool of ranks serves its cases in a row
-ON_THREADS = [case for case in [*WAYS[::3], *WORLDS[::3], *TOKENS[::2], *OTHERS] if case.world < 8]
+ON_THREADS = [
+    case
+    for case in [*WAYS[::3], *WORLDS[::3], *TOKENS[::2], *OTHERS, *LOGFMT[::3]]
+    if case.world < 8
+]
 
 
 @pytest.mark.parametrize("case", TABLE, ids=str)

@@ -16,16 +16,19 @@ def cases(draw: st.DrawFn) -> Case:
     cast = draw(st.sampled_from(sorted(CASTS)))
     unit = 8 if cast == "bf16" else 128
     tokens = st.lists(st.integers(0, max_tokens), min_size=world, max_size=world)
+    hidden = unit * draw(st.integers(1, 12))
+    way = draw(st.sampled_from(["push", "zero_copy", "logfmt"]))
     return Case(
         world=world,
         experts=experts,
         tokens=tuple(draw(tokens)),
         max_tokens=max_tokens,
-        hidden=unit * draw(st.integers(1, 12)),
+        hidden=hidden,
         topk=draw(st.integers(1, min(experts, 32))),
         cast=cast,
         mode=draw(st.sampled_from(["plain", "hook", "event"])),
-        zero_copy=draw(st.booleans()),
+        zero_copy=way == "zero_copy",
+        logfmt=way == "logfmt" and hidden % 128 == 0,
         routing=draw(st.sampled_from(["random", "holes", "hot", "none"])),
         values=draw(st.sampled_from(["normal", "zeros", "huge", "tiny", "wild"])),
         idx=draw(st.sampled_from(["int32", "int64"])),

@@ -98,6 +98,7 @@ bool Exchange::combine_send(const Shape& shape,
     args.recv_slot = answer.recv_slot;
     args.combine_slot = answer.combine_slot;
     args.pulled = answer.pulled;
+    args.logfmt = answer.logfmt;
     return kernels_.combine_send(pool_, num_teams(options), args);
 }
 
@@ -110,6 +111,7 @@ bool Exchange::combine_receive(const Shape& shape,
     args.recv_slot = answer.recv_slot;
     args.combine_slot = answer.combine_slot;
     args.pulled = answer.pulled;
+    args.logfmt = answer.logfmt;
     args.choices = pointer<std::int32_t>(sum.choices);
     args.weights = pointer<const float>(sum.weights);
     args.out = pointer<bf16>(sum.out);

@@ -33,6 +33,7 @@ struct Answer {
     std::uint32_t recv_slot;
     std::uint32_t combine_slot;
     bool pulled;
+    bool logfmt = false;
 };
 
 // The tensors of a combine's receiving half, by address.

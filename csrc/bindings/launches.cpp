@@ -78,6 +78,7 @@ CombineLaunch Launches::combine(const Shape& shape,
     launch.args.recv_slot = answer.recv_slot;
     launch.args.combine_slot = answer.combine_slot;
     launch.args.pulled = answer.pulled;
+    launch.args.logfmt = answer.logfmt;
     launch.args.x = pointer<const bf16>(x);
     launch.args.choices = pointer<std::int32_t>(sum.choices);
     launch.args.weights = pointer<const float>(sum.weights);

@@ -133,8 +133,8 @@ void bind_calls(py::module_& m) {
             return Batch{x, num_tokens, recv_count, layout_range, slot, indices, wide};
         }));
     py::class_<Answer>(m, "Answer")
-        .def(py::init([](std::uint32_t recv_slot, std::uint32_t combine_slot, bool pulled) {
-            return Answer{recv_slot, combine_slot, pulled};
+        .def(py::init([](std::uint32_t recv_slot, std::uint32_t combine_slot, bool pulled, bool logfmt) {
+            return Answer{recv_slot, combine_slot, pulled, logfmt};
         }));
     py::class_<Sum>(m, "Sum").def(py::init([](std::uint64_t choices, std::uint64_t weights, std::uint64_t out,
                                               int num_tokens, std::uint64_t indices, bool wide) {

@@ -70,6 +70,7 @@ struct CombineArgs : Common {
     bf16* out = nullptr;              // [num_tokens, hidden]
     int num_tokens = 0;
     bool pulled = false;  // zero copy: peers read the outputs in this rank's heap
+    bool logfmt = false;  // pushed rows travel in LogFMT
 };
 
 }  // namespace deep_ll

@@ -1,6 +1,6 @@
 // combine.hpp: the experts' outputs back to the tokens' ranks, added up with weights.
 //
-//   push    each output row is put into the place of its token and choice at its source
+//   push    each output row is put into the place of its token and choice at its source, in LogFMT if asked
 //   offer   all of them are there; or, pulled: they lie in this rank's heap          -> signal combined
 //   gather  when all signals are here: add up the rows that came, or read them where they lie
 //
@@ -48,8 +48,12 @@ TEAM_FN void push_row(const Team& team, const CombineArgs& args, std::uint64_t l
     const Origin origin = *reinterpret_cast<const Origin*>(label + Label::origin_offset(shape));
     const std::uint64_t to = args.window.returned(shape, args.combine_slot, origin.choice, origin.token);
     const bf16* from = args.x + row * static_cast<std::uint64_t>(shape.hidden);
-    put_row(team, args.peers, {static_cast<int>(origin.source), to}, reinterpret_cast<const std::byte*>(from),
-            shape.bf16_bytes(), args.store);
+    const Place place{static_cast<int>(origin.source), to};
+    if (args.logfmt)
+        put_logfmt(team, args.peers, place, from, shape.hidden / kGroup, args.store);
+    else
+        put_row(team, args.peers, place, reinterpret_cast<const std::byte*>(from), shape.bf16_bytes(),
+                args.store);
 }
 
 template <class Team>
@@ -65,7 +69,8 @@ TEAM_FN void push(const Team& team, const CombineArgs& args) {
 
 // Which dispatch is answered, where the rows are, and how they come.
 TEAM_FN std::uint32_t combined_value(const CombineArgs& args) {
-    return args.progress->received[args.recv_slot] << 2 | args.combine_slot << 1 | (args.pulled ? 1u : 0u);
+    return args.progress->received[args.recv_slot] << 3 | args.combine_slot << 2 | (args.logfmt ? 2u : 0u) |
+           (args.pulled ? 1u : 0u);
 }
 
 template <class Team>
@@ -121,8 +126,11 @@ TEAM_FN void gather(const Team& team, const CombineArgs& args) {
             return expert < 0 ? nullptr : answer(args, token, k, expert);
         });
         const auto weights = team.fan(num_topk, [&](int k) { return args.weights[token * num_topk + k]; });
-        weighted_sum(team, args.out + static_cast<std::int64_t>(token) * args.shape.hidden, rows, weights,
-                     num_topk, args.shape.hidden, args.store);
+        bf16* out = args.out + static_cast<std::int64_t>(token) * args.shape.hidden;
+        if (args.logfmt)
+            weighted_sum_logfmt(team, out, rows, weights, num_topk, args.shape.hidden / kGroup, args.store);
+        else
+            weighted_sum(team, out, rows, weights, num_topk, args.shape.hidden, args.store);
     });
     settle(team);
 }

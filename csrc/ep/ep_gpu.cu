@@ -4,8 +4,8 @@
 #include "ep/launch.hpp"
 #include "ep/phases.hpp"
 #include "team/gpu/league.cuh"
+#include "team/gpu/logfmt.cuh"
 #include "team/gpu/rearrange.cuh"
-#include "team/gpu/reduce.cuh"
 
 DEEP_LL_TIER_BEGIN
 

@@ -1,9 +1,9 @@
 // ep_tier.cpp: the kernels of one CPU level. setup.py compiles this file once for each, with its own flags.
 #include "ep/kernels.hpp"
 #include "ep/phases.hpp"
+#include "team/host/logfmt.hpp"
 #include "team/host/quantize.hpp"
 #include "team/host/rearrange.hpp"
-#include "team/host/reduce.hpp"
 #include "team/host/signal.hpp"
 
 DEEP_LL_TIER_BEGIN

@@ -24,8 +24,8 @@ struct Greeting {
 struct alignas(128) Desk {
     Signal counts;       // epoch of dispatch: greeting and counts are there
     Signal rows;         // epoch of dispatch: all rows are there
-    Signal combined[2];  // by parity; epoch of combine: rows may be read. value: dispatch << 2 | slot << 1 |
-                         // pulled
+    Signal combined[2];  // by parity; epoch of combine: rows may be read. value: dispatch << 3 | slot << 2 |
+                         // LogFMT << 1 | pulled
     Signal consumed;     // epoch of combine: the source has read all rows of it
     Greeting greeting[2];
 };

@@ -7,8 +7,10 @@
 //   put_to(team, targets, n, from, bytes, how)     one row to several targets; it is read once
 //   put_patched(team, targets, n, row, patch, how) the same, but for 8 bytes that differ
 //   quantize_to(team, targets, n, scales, row, num_groups, format, how)   the same, cast on the way
+//   put_logfmt(team, peers, place, row, num_groups, how)   a row to a peer that may be behind a link, in LogFMT
 //   settle(team)                                   all of that comes before what is published after this phase
 //   weighted_sum(team, out, rows, weights, n, hidden, how)
+//   weighted_sum_logfmt(team, out, rows, weights, n, num_groups, how)   of rows that came in LogFMT
 //   transpose(team, matrix)                        words from rows to columns
 //   enumerate(team, keys, n, ordinals, histogram, num_keys)
 //   sum_rows(team, table, num_rows, num_columns, out)

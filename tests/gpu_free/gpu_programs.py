@@ -66,7 +66,12 @@ class Batch:
         """Every bit of the sums."""
         for rank, mine in enumerate(self.inputs):
             expected = reference.combine(
-                rank, self.outputs, self.expected, mine.topk_idx, mine.topk_weights
+                rank,
+                self.outputs,
+                self.expected,
+                mine.topk_idx,
+                mine.topk_weights,
+                use_logfmt=self.world.case.logfmt,
             )
             assert_same_bits(self.world.combined(rank), expected, f"combined of rank {rank}")
 

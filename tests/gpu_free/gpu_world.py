@@ -197,7 +197,7 @@ class World:
         """The parameters of a combine in slots (recv, combine)."""
         mine, c = self.ranks[rank], self.case
         recv_slot, combine_slot = slots
-        answer = _native.Answer(recv_slot, combine_slot, c.zero_copy)
+        answer = _native.Answer(recv_slot, combine_slot, c.zero_copy, c.logfmt)
         total = _native.Sum(
             mine.choices[combine_slot].address,
             mine.weights.address,

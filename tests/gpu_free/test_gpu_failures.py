@@ -200,7 +200,7 @@ def test_disagreement_about_a_dispatch(layout: Layout, what: str) -> None:
 
 
 def combine_value(recv_epoch: int, slot: int, pulled: bool) -> int:
-    return recv_epoch << 2 | slot << 1 | pulled
+    return recv_epoch << 3 | slot << 2 | pulled
 
 
 @pytest.mark.parametrize("other", [(0, True), (1, False), (1, True)], ids=["way", "slot", "both"])

@@ -27,6 +27,13 @@ CASES = [
     Case(world=2, tokens=3, max_tokens=4, experts=64, topk=16, values="huge"),
     Case(world=2, tokens=32, max_tokens=32, rounds=2),  # a run of choices for each warp
     Case(world=2, tokens=2, max_tokens=2, hidden=16512, topk=2),  # more than a half of the ring
+    Case(**SMALL, logfmt=True),
+    Case(**SMALL, logfmt=True, cast="bf16", values="wild", routing="holes", hidden=384),
+    Case(**SMALL, logfmt=True, cast="ue8m0", values="tiny", hidden=640),
+    Case(
+        world=2, tokens=2, max_tokens=2, hidden=16512, topk=2, logfmt=True
+    ),  # more than half a ring
+    Case(world=2, tokens=3, max_tokens=4, experts=64, topk=11, logfmt=True, values="huge"),
     Case(world=1, tokens=8, max_tokens=8),
     Case(world=3, experts=9, tokens=(0, 7, 3), max_tokens=8, routing="holes"),
     Case(world=4, tokens=(0, 3, 8, 5), max_tokens=8),
@@ -49,7 +56,7 @@ def test_program(name: str, case: Case) -> None:
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_100a"])
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("case", [CASES[0], CASES[1], CASES[6], CASES[14]], ids=str)
+@pytest.mark.parametrize("case", [CASES[0], CASES[1], CASES[6], CASES[14], CASES[15]], ids=str)
 def test_other_architectures(arch: str, name: str, case: Case) -> None:
     PROGRAMS[name](World(gpu_kernels.program(arch), case))
 

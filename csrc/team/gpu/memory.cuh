@@ -33,6 +33,16 @@ TEAM_FN Vec16 load16(const void* from) {
                  : "memory");
     return v;
 }
+TEAM_FN uint2 load8(const void* from) {
+    uint2 v;
+    asm volatile("ld.global.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(from) : "memory");
+    return v;
+}
+TEAM_FN std::uint32_t load2(const void* from) {
+    std::uint16_t v;
+    asm volatile("ld.global.u16 %0, [%1];" : "=h"(v) : "l"(from) : "memory");
+    return v;
+}
 TEAM_FN void store16(void* to, const Vec16& v) {
     asm volatile("st.global.L1::no_allocate.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(to), "r"(v.w[0]), "r"(v.w[1]),
                  "r"(v.w[2]), "r"(v.w[3])

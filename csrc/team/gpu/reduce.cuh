@@ -14,17 +14,18 @@ TEAM_FN std::uint32_t narrow_pair(float low, float high) {
     return pair;
 }
 
-// Up to kSumBatch rows; null where there is none. Only constants index it, so it stays in registers.
+// Up to kRows rows; null where there is none. Only constants index it, so it stays in registers.
+template <int kRows>
 struct RowBatch {
-    const bf16* rows[kSumBatch];
-    float weights[kSumBatch];
+    const bf16* rows[kRows];
+    float weights[kRows];
 };
 
-template <class Rows, class Weights>
-TEAM_FN RowBatch batch_of(const Rows& rows, const Weights& weights, int first, int n) {
-    RowBatch batch;
+template <int kRows, class Rows, class Weights>
+TEAM_FN RowBatch<kRows> batch_of(const Rows& rows, const Weights& weights, int first, int n) {
+    RowBatch<kRows> batch;
 #pragma unroll
-    for (int i = 0; i < kSumBatch; ++i) {
+    for (int i = 0; i < kRows; ++i) {
         batch.rows[i] = first + i < n ? rows.at(first + i) : nullptr;
         batch.weights[i] = weights.at(first + i < n ? first + i : 0);
     }
@@ -32,7 +33,7 @@ TEAM_FN RowBatch batch_of(const Rows& rows, const Weights& weights, int first, i
 }
 
 // All loads first, then the sum in order.
-TEAM_FN void add_rows(float (&sum)[8], const RowBatch& batch, int vector) {
+TEAM_FN void add_rows(float (&sum)[8], const RowBatch<kSumBatch>& batch, int vector) {
     Vec16 x[kSumBatch];
 #pragma unroll
     for (int i = 0; i < kSumBatch; ++i)
@@ -61,7 +62,7 @@ TEAM_FN void weighted_sum(
     const Team& team, bf16* out, const Rows& rows, const Weights& weights, int n, int hidden, Store) {
     const int total = hidden / 8;
     if (n <= kSumBatch) {
-        const RowBatch batch = batch_of(rows, weights, 0, n);
+        const auto batch = batch_of<kSumBatch>(rows, weights, 0, n);
         for (int vector = team.lane(); vector < total; vector += team.num_lanes()) {
             float sum[8] = {};
             add_rows(sum, batch, vector);
@@ -73,7 +74,7 @@ TEAM_FN void weighted_sum(
         const int vector = start + team.lane();
         float sum[8] = {};
         for (int first = 0; first < n; first += kSumBatch) {
-            const RowBatch batch = batch_of(rows, weights, first, n);  // all lanes
+            const auto batch = batch_of<kSumBatch>(rows, weights, first, n);  // all lanes
             if (vector < total) add_rows(sum, batch, vector);
         }
         if (vector < total) store_sum(out, vector, sum);

@@ -7,6 +7,7 @@
 #include "ep/launch.hpp"
 #include "ep/phases.hpp"
 #include "team/host/league.hpp"
+#include "team/host/logfmt.hpp"
 #include "team/host/quantize.hpp"
 #include "team/host/rearrange.hpp"
 #include "team/host/reduce.hpp"
