@@ -25,6 +25,7 @@ needs_ucx = pytest.mark.skipif(not _native.HAVE_UCX, reason="built without UCX")
 SETUPS = [
     Setup(4, 16),
     Setup(8, 32, tokens=16),
+    Setup(4, 16, tokens=16, use_logfmt=True),
     Setup(3, 9, tokens=20, hidden=1024),  # DeepEP has no odd numbers of ranks
     pytest.param(Setup(4, 8, disable_nvlink=True), marks=needs_ucx),
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MEMORY, TEAM, COPY, LEAGUE, SIGNAL, QUANTIZE, REARRANGE, REDUCE = (
+MEMORY, TEAM, COPY, LEAGUE, SIGNAL, QUANTIZE, REARRANGE, REDUCE, LOGFMT = (
     f"team/gpu/{name}.cuh"
     for name in (
         "memory",
@@ -15,6 +15,7 @@ MEMORY, TEAM, COPY, LEAGUE, SIGNAL, QUANTIZE, REARRANGE, REDUCE = (
         "quantize",
         "rearrange",
         "reduce",
+        "logfmt",
     )
 )
 DISPATCH, COMBINE, PHASES, ACCEPT, ARGS = (

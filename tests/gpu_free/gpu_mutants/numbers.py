@@ -1,6 +1,6 @@
 """Arithmetic that is a little wrong, and counts."""
 
-from .kinds import BYTES, FAULT, QUANTIZE, REARRANGE, REDUCE, TEAM, one
+from .kinds import BYTES, FAULT, LOGFMT, QUANTIZE, REARRANGE, REDUCE, TEAM, one
 
 SHARE = "for (int i = index_; i < n; i += count_) f(i);"
 BATCHES = "int first = 0; first < n; first += kSumBatch"
@@ -19,6 +19,16 @@ NUMBERS = {
     ),
     "padding_is_left": one(
         QUANTIZE, "if (first == 0) team.lanes(", "if (first < 0) team.lanes(", "padded", FAULT
+    ),
+    "log_codes_of_eight_bits": one(LOGFMT, "& 0x1ffu", "& 0xffu", "logfmt", BYTES),
+    "log_range_without_limit": one(
+        LOGFMT, "own > lowest ? own : lowest", "own", "logfmt_wild", BYTES
+    ),
+    "log_of_denormals": one(
+        LOGFMT, "kSmallestNormal} << 16 ? 0u", "kSmallestNormal} << 16 ? 1u", "logfmt_wild", BYTES
+    ),
+    "log_groups_overtake_the_copy": one(
+        LOGFMT, "encode_groups(team, open_half(team),", "encode_groups(team, team.half(),", "logfmt"
     ),
     "sums_are_rounded_twice": one(
         REDUCE,

@@ -168,6 +168,13 @@ RUNS = {
     "even": Run(plain, Case(world=2, tokens=32, max_tokens=32, rounds=1), (ONE_BLOCK,), 1),
     "cancelling": Run(cancelling, Case(**FEW, topk=2), (ONE_BLOCK,), 1),
     "padded": Run(plain, Case(**FEW, hidden=640, rounds=1), (ONE_BLOCK,), 2),
+    "logfmt": Run(plain, Case(**MANY, logfmt=True), (ONE_BLOCK, TWO_TEAMS), 4),
+    "logfmt_wild": Run(
+        plain,
+        Case(**FEW, logfmt=True, values="wild", hidden=384, rounds=1),
+        (ONE_BLOCK,),
+        1,
+    ),
     "bad_choice": Run(bad_choice_is_told, Case(**FEW), (ONE_BLOCK,), 3),
     "choices": Run(bad_choices, Case(**FEW), (ONE_BLOCK,), 3),
     "failure": Run(failure_is_told, Case(**FEW), ALL_LAYOUTS, may_fail=True),
