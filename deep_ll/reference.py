@@ -138,6 +138,14 @@ def logfmt_decode(groups: LogGroups) -> Tensor:
     return values.masked_fill(low.isnan()[..., None], torch.nan).flatten(-2)
 
 
+def _through_logfmt(outputs: Sequence[Tensor]) -> Sequence[Tensor]:
+    """One rank's outputs as they arrive."""
+    if not outputs:
+        return outputs
+    whole = logfmt_decode(logfmt_encode(torch.cat(list(outputs))))
+    return torch.split(whole, [len(rows) for rows in outputs])
+
+
 def _log2(x: Tensor) -> Tensor:
     """log2 of normal positive bfloat16 values, within 1e-5; the same bits everywhere."""
     bits = x.view(torch.int32)
@@ -223,6 +231,8 @@ def combine(
     answers travel in LogFMT. Every sum is a chain of single-rounded float32 FMAs in the order of
     the choices, starting at +0.
     """
+    if use_logfmt:
+        outputs = [_through_logfmt(of_rank) for of_rank in outputs]
     num_local = len(received[0])  # rank 0 has as many as any
     total = torch.zeros(topk_idx.shape[0], outputs[0][0].shape[-1], dtype=torch.float32)
     for k in range(topk_idx.shape[1]):
@@ -230,8 +240,7 @@ def combine(
             owner, local_expert = divmod(expert, num_local)
             tokens = (topk_idx[:, k] == expert).nonzero().flatten()
             rows = _rows_of(received[owner][local_expert], rank, tokens)
-            answer = outputs[owner][local_expert][rows]
-            answer = logfmt_decode(logfmt_encode(answer)) if use_logfmt else answer.float()
+            answer = outputs[owner][local_expert][rows].float()
             total[tokens] = fma(topk_weights[tokens, k, None], answer, total[tokens])
     return round_to_bf16(total)
 
