@@ -25,7 +25,7 @@ NUMBERS = {
         LOGFMT, "own > lowest ? own : lowest", "own", "logfmt_wild", BYTES
     ),
     "log_of_denormals": one(
-        LOGFMT, "kSmallestNormal} << 16 ? 0u", "kSmallestNormal} << 16 ? 1u", "logfmt_wild", BYTES
+        LOGFMT, "kSmallestNormal} << 16 ? 0u", "kSmallestNormal} << 16 ? 1u", "logfmt_tiny", BYTES
     ),
     "log_groups_overtake_the_copy": one(
         LOGFMT, "encode_groups(team, open_half(team),", "encode_groups(team, team.half(),", "logfmt"

@@ -169,6 +169,7 @@ RUNS = {
     "cancelling": Run(cancelling, Case(**FEW, topk=2), (ONE_BLOCK,), 1),
     "padded": Run(plain, Case(**FEW, hidden=640, rounds=1), (ONE_BLOCK,), 2),
     "logfmt": Run(plain, Case(**MANY, logfmt=True), (ONE_BLOCK, TWO_TEAMS), 4),
+    "logfmt_tiny": Run(plain, Case(**FEW, logfmt=True, values="tiny", rounds=1), (ONE_BLOCK,), 1),
     "logfmt_wild": Run(
         plain,
         Case(**FEW, logfmt=True, values="wild", hidden=384, rounds=1),
