@@ -55,6 +55,7 @@ class Shape:
 class CallOptions:
     """How a call waits and stores."""
 
+    timeout_ns: int
     def __init__(self, timeout_ns: int, streaming: bool, small: bool, columns: bool) -> None: ...
 
 @final
@@ -111,6 +112,9 @@ class Window:
 
     desks: Object
     counts: Object
+    notes: Object
+    views: Object
+    grants: Object
     recv: Object
     combine: Object
     num_bytes: int
@@ -135,12 +139,14 @@ class Exchange:
         crowded: bool,
         level: str,
     ) -> None: ...
+    def use_mask(self, mask: int, /) -> None: ...
+    def meet(self, shape: Shape, options: CallOptions, /) -> bool: ...
     def use_link(self, link: UcxLink, linked: list[bool], /) -> None: ...
     def dispatch_send(
         self, shape: Shape, options: CallOptions, ledger: int, batch: Batch, /
     ) -> bool: ...
     def dispatch_receive(
-        self, shape: Shape, options: CallOptions, ledger: int, slot: int, stats: int, /
+        self, shape: Shape, options: CallOptions, ledger: int, batch: Batch, stats: int, /
     ) -> bool: ...
     def combine_send(
         self, shape: Shape, options: CallOptions, ledger: int, answer: Answer, x: int, /
@@ -157,6 +163,8 @@ class Exchange:
 class Launches:
     """Parameters of the kernels on a GPU, and what they told the host."""
 
+    timeout_ns: int  # of what is launched from now on
+
     DEVICE_STATE_BYTES: int
     HOST_STATE_BYTES: int
     DISPATCH_BYTES: int
@@ -171,6 +179,7 @@ class Launches:
         host_state: int,
         host_view: int,
         timeout_ns: int,
+        mask: int = 0,
     ) -> None: ...
     def dispatch(
         self,
@@ -234,6 +243,7 @@ class UcxLink:
     def progress(self) -> bool: ...
     def rest(self) -> None: ...
     def dead(self, peer: int, /) -> bool: ...
+    def take_back(self, peer: int, /) -> None: ...
     def stats(self, peer: int, /) -> dict[str, int]: ...
     def close(self, timeout_ns: int, /) -> None: ...
     def send_raw(self, peer: int, message: bytes, /) -> None: ...
@@ -244,3 +254,4 @@ def copy_choices(
 def levels() -> list[str]: ...
 def mark_gone(heap: int, /) -> None: ...
 def is_gone(heap: int, /) -> bool: ...
+def set_fault(point: str, signal: int, visit: int, /) -> None: ...

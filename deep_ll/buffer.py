@@ -10,7 +10,7 @@ import torch
 from deep_ll import _native, arguments, checks, env, numbers, sizing
 from deep_ll.errors import ArgumentError
 from deep_ll.open import Options, open_session
-from deep_ll.order import ASYNC, HOOK, NOW
+from deep_ll.order import ASYNC, HOOK, NOW, When
 from deep_ll.own_end import OwnEnd, Runtime
 from deep_ll.runtime.cuda.heap import GpuHeap
 from deep_ll.runtime.group import as_group
@@ -58,7 +58,9 @@ class Buffer(OwnEnd):
         later: `explicitly_destroy, enable_shrink, comm` by position, or `use_fabric` and these:
             DeepEP's versions differ. If both can be meant, the former is, with a warning.
         explicitly_destroy: warn if the buffer is dropped without `destroy()`.
-        enable_shrink: go on without ranks that fail.
+        enable_shrink: go on without ranks that fail (docs/failures.md): who does not come in time
+            is masked, its tokens count as none, choices of its experts as -1, and later calls do
+            not wait for it. Default: PeerTimeout is raised.
         comm: a communicator of mpi4py, if `group` is None.
         max_tokens_per_rank, hidden, num_experts: instead of `num_rdma_bytes`: the buffer sizes
             itself.
@@ -128,8 +130,6 @@ class Buffer(OwnEnd):
         given = arguments.Late(use_fabric, explicitly_destroy, enable_shrink, comm)
         last = arguments.late(later, given)
         self.enable_shrink = bool(last.enable_shrink)
-        if self.enable_shrink:
-            raise ArgumentError("enable_shrink=True: rank masks are not there yet")
         traffic = arguments.nvlink(allow_nvlink_traffic, allow_nvlink_for_low_latency_mode)
         self._allow_p2p, self._hooks_checked = allow_nvlink_traffic, False
         if not low_latency_mode:
@@ -137,7 +137,13 @@ class Buffer(OwnEnd):
         settings = env.settings()
         timeout_s = settings.timeout_s if timeout_s is None else float(timeout_s)
         options = Options(
-            timeout_s, num_threads, row_major_scales, num_sms, allow_pcie_p2p, traffic
+            timeout_s,
+            num_threads,
+            row_major_scales,
+            num_sms,
+            allow_pcie_p2p,
+            traffic,
+            self.enable_shrink,
         )
         options.check()
         ranks = as_group(group, last.comm)
@@ -146,7 +152,8 @@ class Buffer(OwnEnd):
                 f"the group has {ranks.size} ranks: at most {_native.MAX_RANKS} are supported"
             )
         place = env.device(device, settings, in_process=ranks.in_process)
-        request = sizing.Request(num_rdma_bytes, max_tokens_per_rank, hidden, num_experts, max_topk)
+        sizes = (max_tokens_per_rank, hidden, num_experts)
+        request = sizing.Request(num_rdma_bytes, *sizes, max_topk, self.enable_shrink)
         wanted = wish(traffic[0], settings.disable_p2p, settings.ranks_per_node, traffic[1])
         on_host = place.type == "cpu"
         self.num_rdma_bytes, expected = sizing.settle(ranks, request, wanted, on_host=on_host)
@@ -158,7 +165,7 @@ class Buffer(OwnEnd):
         self.number = numbers.number_of(self)
         num_bytes = self.num_rdma_bytes
         self._session = open_session(ranks, place, num_bytes, expected, settings, options, wanted)
-        self.runtime = Runtime(self._session)
+        self.runtime, self._now = Runtime(self._session), When(NOW, timeout_s)
         self.explicitly_destroy = bool(last.explicitly_destroy)
 
     @staticmethod
@@ -186,6 +193,8 @@ class Buffer(OwnEnd):
         use_ue8m0: bool = False,
         async_finish: bool = False,
         return_recv_hook: bool = False,
+        *,
+        timeout_s: float | None = None,
         **others: object,
     ) -> Sent:
         """Sends each token to the ranks of the experts it chose. Collective; all ranks pass the
@@ -210,6 +219,8 @@ class Buffer(OwnEnd):
             use_ue8m0: only their exponents, four in an int32; needs `round_scale`.
             async_finish: receive in `event.current_stream_wait()`.
             return_recv_hook: receive when the returned hook is called.
+            timeout_s: how long each wait of this call lasts, seconds, 0: for ever; default: the
+                buffer's.
 
         Returns:
             recv_x: bfloat16 [E_local, R*M, hidden], or (float8_e4m3fn of that shape, scales).
@@ -234,7 +245,7 @@ class Buffer(OwnEnd):
         session = self._usable()
         if others:
             arguments.refuse("low_latency_dispatch", arguments.DISPATCH, others)
-        mode = self._mode(session, async_finish, return_recv_hook)
+        when = self._when(session, async_finish, return_recv_hook, timeout_s)
         fmt = _FORMATS.get((use_fp8, round_scale, use_ue8m0))
         if fmt is None:
             fmt = checks.formats(use_fp8, round_scale, use_ue8m0)
@@ -247,7 +258,7 @@ class Buffer(OwnEnd):
         if stats is not None:
             name = "cumulative_local_expert_recv_stats"
             checks.tensor(name, stats, (torch.int32,), (kind.num_local,), session.device)
-        return session.dispatch(kind, tokens, stats, mode)
+        return session.dispatch(kind, tokens, stats, when)
 
     def low_latency_combine(
         self,
@@ -261,6 +272,8 @@ class Buffer(OwnEnd):
         return_recv_hook: bool = False,
         out: torch.Tensor | None = None,
         combine_wait_recv_cost_stats: torch.Tensor | None = None,
+        *,
+        timeout_s: float | None = None,
         **others: object,
     ) -> tuple[torch.Tensor, EventOverlap, Hook | None]:
         """Sends the experts' outputs back and adds them up with weights. Collective.
@@ -279,6 +292,7 @@ class Buffer(OwnEnd):
             async_finish, return_recv_hook: as in `low_latency_dispatch`.
             out: bfloat16 [num_tokens, hidden] for the result; default: a new tensor.
             combine_wait_recv_cost_stats: must be None.
+            timeout_s: as in `low_latency_dispatch`.
 
         Returns:
             combined_x: bfloat16 [num_tokens, hidden], `out` if it was given: the sum over choices
@@ -293,7 +307,7 @@ class Buffer(OwnEnd):
             arguments.refuse("low_latency_combine", arguments.COMBINE, others)
         if combine_wait_recv_cost_stats is not None:
             arguments.refuse_wait_stats("combine", combine_wait_recv_cost_stats)
-        mode = self._mode(session, async_finish, return_recv_hook)
+        when = self._when(session, async_finish, return_recv_hook, timeout_s)
         this = session.live_round(handle)
         kind = this.kind
         num_topk, hidden = kind.sizes.num_topk, kind.sizes.hidden
@@ -306,13 +320,19 @@ class Buffer(OwnEnd):
         tensors = (x, topk_idx, topk_weights, out)
         checks.combined(tensors, (this.num_tokens, num_topk), x_shape, session.device)
         source, choice = None if zero_copy else x, (topk_idx, topk_weights)
-        return out, *session.combine(this, source, choice, out, mode, use_logfmt)
+        return out, *session.combine(this, source, choice, out, when, use_logfmt)
 
-    def get_next_low_latency_combine_buffer(self, handle: Handle) -> torch.Tensor:
+    def get_next_low_latency_combine_buffer(
+        self, handle: Handle, *, timeout_s: float | None = None
+    ) -> torch.Tensor:
         """Where the experts write for the next combine with `zero_copy=True`.
 
         Returns at once if this rank knows from the last dispatch that all peers have read what an
         earlier combine left there; else it waits until they say so in their next call.
+
+        Args:
+            handle: of the dispatch that will be answered.
+            timeout_s: as in `low_latency_dispatch`.
 
         Returns:
             bfloat16 [E_local, R*M, hidden], a view of the heap; contiguous. It belongs to the next
@@ -324,19 +344,30 @@ class Buffer(OwnEnd):
             PeerTimeout: a peer still reads what an earlier combine left there.
         """
         session = self._usable()
-        return session.take_combine_buffer(session.live_round(handle))
+        timeout_s = self._when(session, False, False, timeout_s).timeout_s
+        return session.take_combine_buffer(session.live_round(handle), timeout_s)
 
     def clean_low_latency_buffer(
-        self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int
+        self,
+        num_max_dispatch_tokens_per_rank: int,
+        hidden: int,
+        num_experts: int,
+        *,
+        timeout_s: float | None = None,
     ) -> None:
         """For callers of DeepEP: there is nothing to clean, signals carry epochs. Checks that the
-        shape fits.
+        shape fits. With `enable_shrink` it is collective, as in DeepEP: ranks meet, and who does
+        not come is masked.
 
         Raises:
             ArgumentError: the buffer is too small for this shape.
+            PeerError: others have masked this rank.
         """
         sizes = (num_max_dispatch_tokens_per_rank, hidden, num_experts, 1, 0)
-        self._usable().kinds.of(sizes)
+        session = self._usable()
+        kind = session.kinds.of(sizes)
+        if session.members is not None:
+            session.meet(kind, self._when(session, False, False, timeout_s).timeout_s)
 
     def destroy(self) -> None:
         """Lets go of the memory; may be called again.
@@ -374,13 +405,19 @@ class Buffer(OwnEnd):
                 stacklevel=2,
             )
 
-    def _mode(self, session: AnySession, async_finish: bool, return_recv_hook: bool) -> int:
-        if not (async_finish or return_recv_hook):
-            return NOW
+    def _when(
+        self,
+        session: AnySession,
+        async_finish: bool,
+        return_recv_hook: bool,
+        timeout_s: float | None,
+    ) -> When:
+        if not (async_finish or return_recv_hook or timeout_s is not None):
+            return self._now
         checks.modes(async_finish, return_recv_hook)
-        if async_finish:
-            return ASYNC
-        if not self._hooks_checked:
+        timeout_s = self._now.timeout_s if timeout_s is None else float(timeout_s)
+        checks.timeout(timeout_s)
+        if return_recv_hook and not self._hooks_checked:
             checks.hooks(session.heap.paths, self._allow_p2p)
             self._hooks_checked = True
-        return HOOK
+        return When(ASYNC if async_finish else HOOK if return_recv_hook else NOW, timeout_s)

@@ -262,6 +262,14 @@ def hooks(paths: Sequence[Path], allow_p2p: bool | None) -> None:
     )
 
 
+def timeout(timeout_s: float) -> None:
+    """A deadline."""
+    if not 0 <= timeout_s < 1e9:
+        raise ArgumentError(
+            f"timeout_s is {timeout_s}: it must be a number of seconds, 0 for no limit"
+        )
+
+
 def modes(async_finish: bool, return_recv_hook: bool) -> None:
     """Ways to finish an operation."""
     if async_finish and return_recv_hook:

@@ -5,7 +5,10 @@ this.
 from __future__ import annotations
 
 import os
+import re
+import signal
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -69,12 +72,26 @@ VARIABLES = (
         "what can be mapped",
     ),
     Variable(
+        "DEEP_LL_FAULT",
+        "none",
+        "for tests, on CPUs: POINT:kill@N or POINT:stop@N, what this process does to itself at the "
+        "N-th visit of a point (csrc/team/host/faults.hpp)",
+    ),
+    Variable(
         "DEEP_LL_LIBUCP",
         "auto",
         "path of the libucp.so.0 to reach other hosts with; auto: one that is loaded already, else "
         "that of the package libucx, else the system's",
     ),
 )
+
+
+class Fault(NamedTuple):
+    """Where a process kills or stops itself."""
+
+    point: str
+    signal: int
+    visit: int
 
 
 @dataclass(frozen=True)
@@ -91,6 +108,7 @@ class Settings:
     ranks_per_node: int
     libucp: str
     qp_depth: int
+    fault: Fault | None
 
 
 def markdown_table() -> str:
@@ -117,6 +135,7 @@ def settings() -> Settings:
         ranks_per_node=_ranks_per_node(_text("DEEP_LL_RANKS_PER_NODE")),
         libucp=_libucp(_text("DEEP_LL_LIBUCP")),
         qp_depth=_from_one("NVSHMEM_QP_DEPTH"),
+        fault=_fault(_text("DEEP_LL_FAULT")),
     )
 
 
@@ -199,6 +218,16 @@ def _from_one(name: str) -> int:
 
 def _libucp(value: str) -> str:
     return "" if value == "auto" else value
+
+
+def _fault(value: str) -> Fault | None:
+    if value == "none":
+        return None
+    found = re.fullmatch(r"([a-z_.]+):(kill|stop)@([1-9][0-9]*)", value)
+    if found is None:
+        raise _refuse("DEEP_LL_FAULT", value, "none, POINT:kill@N or POINT:stop@N")
+    point, what, visit = found.groups()
+    return Fault(point, {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[what], int(visit))
 
 
 def _streaming(value: str) -> bool | None:

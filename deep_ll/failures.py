@@ -10,7 +10,7 @@ from deep_ll.errors import DeepLLError, PeerError, PeerTimeout
 if TYPE_CHECKING:
     from deep_ll._native import Difference
 
-_TIMED_OUT, _DEAD = 1, 3
+_TIMED_OUT, _DEAD, _EVICTED = 1, 3, 4
 _OUTPUTS = 4
 _USABLE = "Nothing was moved, the buffer can be used again"
 _PHASES = {
@@ -18,6 +18,8 @@ _PHASES = {
     2: "rows",
     3: "credit (rows of an earlier combine were not read)",
     4: "outputs",
+    5: "grants",
+    6: "meeting",
 }
 _NAMES = ("num_experts", "num_max_dispatch_tokens_per_rank", "hidden", "top-k", "format", "slot")
 _FORMATS = ("bf16", "fp8", "fp8 with rounded scales", "fp8 with ue8m0 scales")
@@ -62,6 +64,13 @@ def why(
             f"rank {rank}, {name}, phase {_PHASES[phase]}: ranks {ranks} have not come and cannot "
             "be reached any more: processes ended, buffers were destroyed, or the network "
             "failed. This buffer can only be destroyed now"
+        )
+    if outcome == _EVICTED:
+        ranks = [peer for peer, _ in missing]
+        return PeerError(
+            f"rank {rank}, {name}, phase {_PHASES[phase]}: this rank was masked by ranks {ranks}, "
+            "which did not hear from it in time and go on without it. This buffer can only be "
+            "destroyed now"
         )
     other = native.disagreement()
     if other is None:

@@ -15,6 +15,7 @@ from deep_ll import _native
 from deep_ll.errors import OrderError
 from deep_ll.gpu_streams import is_captured
 from deep_ll.kinds import Kinds
+from deep_ll.members import Members, mask_bytes
 from deep_ll.runtime.cuda.host_memory import HostMemory, host_memory
 
 if TYPE_CHECKING:
@@ -39,20 +40,25 @@ class GpuMemory:
         heap: of all ranks.
         state: what kernels remember from one launch to the next.
         words: what they tell the host.
+        members: who is left out; None: nobody ever is.
         kinds: memory by kind of exchange.
     """
 
     heap: GpuHeap
     state: torch.Tensor
     words: HostMemory
+    members: Members | None = None
     kinds: dict[Sizes, KindMemory] = field(default_factory=dict)
     closed: bool = False
 
     @classmethod
-    def beside(cls, heap: GpuHeap, device: Device) -> GpuMemory:
+    def beside(cls, heap: GpuHeap, device: Device, enable_shrink: bool = False) -> GpuMemory:
         """Zeroed memory for a session on a heap."""
         state = device.zeros(_native.Launches.DEVICE_STATE_BYTES, torch.uint8)
-        memory = cls(heap, state, host_memory(_native.Launches.HOST_STATE_BYTES, device.index))
+        words = host_memory(_native.Launches.HOST_STATE_BYTES, device.index)
+        mask = device.zeros(mask_bytes(heap.num_ranks), torch.uint8) if enable_shrink else None
+        members = None if mask is None else Members(heap.num_ranks, heap.rank, mask)
+        memory = cls(heap, state, words, members)
         device.synchronize()
         return memory
 

@@ -56,7 +56,13 @@ def open_gpu_session(
         with together(group, "making what works on a heap"):
             num_sms = _num_sms(heap, device, options.num_sms or settings.num_sms)
             streams = Streams(device, shared=group.in_process and group.size > 1)
-            session = GpuSession(GpuMemory.beside(heap, device), device, streams, num_sms, options)
+            session = GpuSession(
+                GpuMemory.beside(heap, device, options.enable_shrink),
+                device,
+                streams,
+                num_sms,
+                options,
+            )
     except Exception:
         # On all ranks, as it must be.
         (heap if session is None else session.heap).close()

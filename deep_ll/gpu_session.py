@@ -26,11 +26,12 @@ if TYPE_CHECKING:
     from deep_ll.gpu_streams import Streams
     from deep_ll.kinds import Kind
     from deep_ll.open import Options
-    from deep_ll.order import Sent
+    from deep_ll.order import Sent, When
     from deep_ll.rounds import Hook
     from deep_ll.runtime.cuda.device import Device
 
 _NS = 1_000_000_000
+_MEET = 4  # csrc/ep/launch.hpp
 
 
 class GpuSession(Order):
@@ -48,6 +49,7 @@ class GpuSession(Order):
         self.kinds = GpuKinds(memory, options.row_major_scales, device, self._kernels)
         self._columns = not options.row_major_scales
         self._dispatched = self._combined = 0
+        self.members = memory.members
         self.launches = _native.Launches(
             bases=heap.peer_bases_on_device.data_ptr(),
             rank=heap.rank,
@@ -57,6 +59,7 @@ class GpuSession(Order):
             host_state=memory.words.device_address,
             host_view=memory.words.address,
             timeout_ns=round(options.timeout_s * _NS),
+            mask=0 if self.members is None else self.members.address,
         )
         self._told = Told(self.launches, heap.rank, options.timeout_s)
         self.heap = memory.as_heap()
@@ -71,8 +74,8 @@ class GpuSession(Order):
         """The last combine that was sent."""
         return self._combined
 
-    def dispatch(self, kind: Kind, tokens: Tokens, stats: torch.Tensor | None, mode: int) -> Sent:
-        """Launches what sends this rank's tokens, and what receives, as `mode` says."""
+    def dispatch(self, kind: Kind, tokens: Tokens, stats: torch.Tensor | None, when: When) -> Sent:
+        """Launches what sends this rank's tokens, and what receives, as `when` says."""
         self.check()
         epoch = self.next_dispatch()
         slot = epoch % NUM_SLOTS
@@ -85,22 +88,40 @@ class GpuSession(Order):
 
         def launch(stream: int, halves: int) -> None:
             args = (kind.shape, address, batch, self._columns, stats_at, halves)
+            self._wait_for(when.timeout_s)
             self._kernels.dispatch(kind, self.launches.dispatch(*args), stream)
 
         this = Round(self._identity, epoch, kind, ledger, tokens.num_tokens)
         later = () if stats is None else (stats,)
         operation = Operation("dispatch", epoch, launch, (*tokens.tensors, *later), later)
-        this.pending, ending = start(operation, self._streams, mode, self.check_usable, None)
+        this.pending, ending = start(operation, self._streams, when.mode, self.check_usable, None)
         self._dispatched = epoch
         return *self.keep_dispatch(this), *ending
 
-    def take_combine_buffer(self, this: Round) -> torch.Tensor:
+    def _wait_for(self, timeout_s: float) -> None:
+        """What is launched from now on waits so long."""
+        self.launches.timeout_ns = round(timeout_s * _NS)
+        self._told.timeout_s = timeout_s
+
+    def meet(self, kind: Kind, timeout_s: float) -> None:
+        """What is put on this stream from now on comes after all ranks that are not left out have
+        come here."""
+        self.check()
+        ledger = self.kinds.memory_of(kind).ledgers[0].data_ptr()
+        self._wait_for(timeout_s)
+        nothing = _native.Answer(0, 0, True, False), 0, _native.Sum(0, 0, 0, 0)
+        params = self.launches.combine(kind.shape, ledger, *nothing, _MEET)
+        current = self._streams.current()
+        self._streams.on(current, lambda stream: self._kernels.credit(kind, params, stream))
+
+    def take_combine_buffer(self, this: Round, timeout_s: float) -> torch.Tensor:
         """The memory of the next combine: what is put on this stream from now on finds it free."""
         self.check()
         epoch = self.next_combine()
         slot = epoch % NUM_SLOTS
         answer = _native.Answer(this.epoch % NUM_SLOTS, slot, True, False)
         nothing = _native.Sum(0, 0, 0, 0)
+        self._wait_for(timeout_s)
         params = self.launches.combine(
             this.kind.shape, this.ledger.data_ptr(), answer, 0, nothing, 0
         )
@@ -115,11 +136,11 @@ class GpuSession(Order):
         x: torch.Tensor | None,
         choice: tuple[torch.Tensor, torch.Tensor],
         out: torch.Tensor,
-        mode: int,
+        when: When,
         logfmt: bool,
     ) -> tuple[EventOverlap, Hook | None]:
         """Launches what sends the outputs of this rank's experts (None: they are read in place)
-        and what adds up into `out`, as `mode` says. `choice`: topk_idx and topk_weights.
+        and what adds up into `out`, as `when` says. `choice`: topk_idx and topk_weights.
         `logfmt`: rows travel in it."""
         self.check()
         topk_idx, weights = choice
@@ -134,13 +155,14 @@ class GpuSession(Order):
 
         def launch(stream: int, halves: int) -> None:
             args = (kind.shape, address, answer, source, total, halves)
+            self._wait_for(when.timeout_s)
             self._kernels.combine(kind, self.launches.combine(*args), stream)
 
         used = (topk_idx, weights, out) if x is None else (x, topk_idx, weights, out)
         operation = Operation("combine", epoch, launch, used, (weights, out))
         # Combines are received in the order in which they were sent.
         earlier = self._turns[(epoch - 1) % NUM_SLOTS].combine
-        pending, ending = start(operation, self._streams, mode, self.check_usable, earlier)
+        pending, ending = start(operation, self._streams, when.mode, self.check_usable, earlier)
         self._combined = epoch
         self.keep_combine(epoch, this, pending)
         return ending

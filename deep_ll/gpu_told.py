@@ -24,14 +24,15 @@ class Told:
     """Reads it. All of it is published by kernels with release, and read with acquire."""
 
     def __init__(self, launches: _native.Launches, rank: int, timeout_s: float) -> None:
-        self._launches, self._rank, self._timeout_s = launches, rank, timeout_s
+        self._launches, self._rank = launches, rank
+        self.timeout_s = timeout_s  # of the last call
 
     def failure(self) -> DeepLLError | None:
         """Why kernels gave up a wait, after which none runs any more; None: they did not."""
         if not self._launches.failed():
             return None
         which = "an earlier operation"
-        return failures.why(self._launches, self._rank, which, self._timeout_s, _REMEDY)
+        return failures.why(self._launches, self._rank, which, self.timeout_s, _REMEDY)
 
     def raise_bad_choice(self) -> None:
         """Raises once, if kernels met a choice that is none. The buffer can be used."""

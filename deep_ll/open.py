@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from deep_ll import checks
 from deep_ll.errors import ArgumentError
 from deep_ll.runtime.group import require_cpu_backend
 from deep_ll.runtime.heap import open_heap
@@ -34,13 +35,11 @@ class Options:
     num_sms: int | None
     allow_pcie_p2p: bool
     traffic: Traffic
+    enable_shrink: bool = False
 
     def check(self) -> None:
         """Raises ArgumentError for numbers that cannot be."""
-        if not 0 <= self.timeout_s < 1e9:
-            raise ArgumentError(
-                f"timeout_s is {self.timeout_s}: it must be a number of seconds, 0 for no limit"
-            )
+        checks.timeout(self.timeout_s)
         for name, value in (("num_threads", self.num_threads), ("num_sms", self.num_sms)):
             if value is not None and value < 1:
                 raise ArgumentError(f"{name} is {value}: it must be 1 or more")

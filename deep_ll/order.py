@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 EPOCHS = 0xFFFFFFFF
 NOW, ASYNC, HOOK = 0, 1, 2
 """When an operation is received: in the call, behind an event, in a hook."""
+
+
+class When(NamedTuple):
+    """When an operation is received, and how long peers are waited for in seconds, 0: for ever."""
+
+    mode: int
+    timeout_s: float
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ import torch
 
 from deep_ll.errors import ArgumentError, OrderError
 from deep_ll.event import EventHandle, EventOverlap
+from deep_ll.members import MaskCalls
 from deep_ll.normal_mode import NormalMode
 from deep_ll.plan import Plan, plan_of
 from deep_ll.runtime import memory
@@ -78,7 +79,7 @@ class Runtime:
         return -1 if index is None else index
 
 
-class OwnEnd(NormalMode):
+class OwnEnd(NormalMode, MaskCalls):
     """The calls of a Buffer that no peer takes part in."""
 
     _session: AnySession | None

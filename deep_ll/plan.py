@@ -149,6 +149,9 @@ def plan_of(window: Window, heap: AnyHeap, expected: int | None) -> Plan:
 
     add("desks", window.desks, "each source's signal words and greetings")
     add("counts", window.counts, "rows that each source sends to each expert")
+    add("notes", window.notes, "who has left this rank out (enable_shrink)")
+    add("views", window.views, "whom each source has left out (enable_shrink)")
+    add("grants", window.grants, "where this rank's rows go at each expert (enable_shrink)")
     add("recv", window.recv, "received rows, their labels, scales, src_info")
     add("combine", window.combine, "rows that come back, or experts' outputs read in place")
     whole = _filled(parts, window.num_bytes)

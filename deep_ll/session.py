@@ -11,18 +11,19 @@ import torch
 from deep_ll import _native, checks, failures
 from deep_ll.event import EventOverlap
 from deep_ll.kinds import Kind, Kinds
+from deep_ll.members import Members, mask_bytes
 from deep_ll.order import ASYNC, HOOK, NOW, Order
 from deep_ll.rounds import NUM_SLOTS, Pending, Round
 from deep_ll.runtime import machine
 from deep_ll.runtime.paths import LINK
 
 if TYPE_CHECKING:
-    from deep_ll._native import Answer, CallOptions
+    from deep_ll._native import Answer, Batch, CallOptions
     from deep_ll.checks import Tokens
     from deep_ll.env import Settings
     from deep_ll.kinds import Sizes
     from deep_ll.open import Options
-    from deep_ll.order import Sent
+    from deep_ll.order import Sent, When
     from deep_ll.rounds import Hook
     from deep_ll.runtime.heap import Heap
 
@@ -86,17 +87,18 @@ class Session(Order):
         )
         if heap.link is not None:
             self.exchange.use_link(heap.link, [path.kind == LINK for path in heap.paths])
+        self.members: Members | None = None
+        if options.enable_shrink:
+            mask = torch.zeros(mask_bytes(heap.num_ranks), dtype=torch.uint8)
+            self.members = Members(heap.num_ranks, heap.rank, mask, self._take_back)
+            self.exchange.use_mask(self.members.address)
+        if settings.fault is not None:
+            _native.set_fault(*settings.fault)
         self._outputs: dict[tuple[Sizes, int], torch.Tensor] = {}
         self.device, self.timeout_s = heap.device, options.timeout_s
         self._slots = [_Slot(_empty(torch.uint8), _empty(torch.int32)) for _ in range(NUM_SLOTS)]
-        timeout_ns = round(options.timeout_s * _NS)
-        self._options = {
-            (streaming, small): _native.CallOptions(
-                timeout_ns, streaming, small, not options.row_major_scales
-            )
-            for streaming in (False, True)
-            for small in (False, True)
-        }
+        self._columns = not options.row_major_scales
+        self._options: dict[tuple[float, bool, bool], CallOptions] = {}
         self._streaming = settings.streaming
         self._cached_bytes = machine.cache_bytes() // _CACHE_SHARE // heap.num_local_ranks
 
@@ -110,8 +112,8 @@ class Session(Order):
         """The last combine that was sent."""
         return self.exchange.combined
 
-    def dispatch(self, kind: Kind, tokens: Tokens, stats: torch.Tensor | None, mode: int) -> Sent:
-        """Sends this rank's tokens, and receives as `mode` says."""
+    def dispatch(self, kind: Kind, tokens: Tokens, stats: torch.Tensor | None, when: When) -> Sent:
+        """Sends this rank's tokens, and receives as `when` says."""
         if self._asynchronous:
             self.finish_asynchronous()
         epoch = self.next_dispatch()
@@ -124,22 +126,24 @@ class Session(Order):
         batch = _native.Batch(
             tokens.x, num_tokens, *counts.addresses, index, tokens.indices, tokens.wide
         )
-        how = self._how(num_tokens * sizes.num_topk * kind.row_bytes)
+        how = self._how(num_tokens * sizes.num_topk * kind.row_bytes, when.timeout_s)
         if not self.exchange.dispatch_send(kind.shape, how, slot.address, batch):
-            self._refuse_dispatch(kind, epoch)
+            self._refuse_dispatch(kind, epoch, how)
         this = Round(self._identity, epoch, kind, slot.ledger, num_tokens)
-        this.pending = pending = Pending("dispatch", epoch, lambda: self._receive(this, how, stats))
+        this.pending = pending = Pending(
+            "dispatch", epoch, lambda: self._receive(this, how, batch, stats)
+        )
         results = self.keep_dispatch(this)
-        if mode == NOW:
+        if when.mode == NOW:
             pending.finish()
-        return *results, *self._ending(pending, mode)
+        return *results, *self._ending(pending, when.mode)
 
-    def _refuse_dispatch(self, kind: Kind, epoch: int) -> None:
+    def _refuse_dispatch(self, kind: Kind, epoch: int, how: CallOptions) -> None:
         bad = self.exchange.bad_choice()
         if bad is not None:
             checks.choices(bad, kind.shape, epoch)
         self._turns[epoch % NUM_SLOTS].round = None
-        self._fail(f"dispatch #{epoch}")
+        self._fail(f"dispatch #{epoch}", how)
 
     def _ending(self, pending: Pending, mode: int) -> tuple[EventOverlap, Hook | None]:
         """Hands out what will receive."""
@@ -150,25 +154,32 @@ class Session(Order):
             return EventOverlap(pending), None
         return EventOverlap(), None
 
-    def _receive(self, this: Round, how: CallOptions, stats: torch.Tensor | None) -> None:
+    def _receive(
+        self, this: Round, how: CallOptions, batch: Batch, stats: torch.Tensor | None
+    ) -> None:
         self.check_usable()
         counters = 0 if stats is None else stats.data_ptr()
         ledger = this.ledger.data_ptr()
-        slot = this.epoch % NUM_SLOTS
         shape = this.kind.shape
-        if not self.exchange.dispatch_receive(shape, how, ledger, slot, counters):
-            self._fail(f"dispatch #{this.epoch}")
+        if not self.exchange.dispatch_receive(shape, how, ledger, batch, counters):
+            self._fail(f"dispatch #{this.epoch}", how)
 
-    def take_combine_buffer(self, this: Round) -> torch.Tensor:
+    def meet(self, kind: Kind, timeout_s: float) -> None:
+        """Waits until all ranks that are not left out have come here."""
+        how = self._how(0, timeout_s)
+        if not self.exchange.meet(kind.shape, how):
+            self._fail("clean_low_latency_buffer", how)
+
+    def take_combine_buffer(self, this: Round, timeout_s: float) -> torch.Tensor:
         """The memory of the next combine, once no peer reads its earlier content any more."""
         epoch = self.next_combine()
         slot = epoch % NUM_SLOTS
         if self.heap.has_links:
             self._taken = epoch, this
             return self._outputs_of(this.kind, slot)
-        free = self.exchange.await_credit(this.kind.shape, self._options[False, True], slot)
-        if not free:
-            self._fail(f"get_next_low_latency_combine_buffer (for combine #{epoch})")
+        how = self._how(0, timeout_s)
+        if not self.exchange.await_credit(this.kind.shape, how, slot):
+            self._fail(f"get_next_low_latency_combine_buffer (for combine #{epoch})", how)
         self._taken = epoch, this
         return this.kind.combine[slot]
 
@@ -188,11 +199,11 @@ class Session(Order):
         x: torch.Tensor | None,
         choice: tuple[torch.Tensor, torch.Tensor],
         out: torch.Tensor,
-        mode: int,
+        when: When,
         logfmt: bool,
     ) -> tuple[EventOverlap, Hook | None]:
         """Sends the outputs of this rank's experts (None: they are read in place) and adds up into
-        `out`, as `mode` says. `choice`: topk_idx and topk_weights. `logfmt`: rows travel in
+        `out`, as `when` says. `choice`: topk_idx and topk_weights. `logfmt`: rows travel in
         it."""
         topk_idx, weights = choice
         epoch = self.next_combine()
@@ -202,19 +213,19 @@ class Session(Order):
         choices = self._copy_choices(this, self._slots[epoch % NUM_SLOTS], topk_idx)
         self.finish_asynchronous()
         sizes = this.kind.sizes
-        how = self._how(this.num_tokens * sizes.num_topk * 2 * sizes.hidden)
+        how = self._how(this.num_tokens * sizes.num_topk * 2 * sizes.hidden, when.timeout_s)
         answer = _native.Answer(this.epoch % NUM_SLOTS, epoch % NUM_SLOTS, x is None, logfmt)
         gathering = _Gathering(this, epoch, how, answer, choices, weights, out)
         address = 0 if x is None else x.data_ptr()
         ledger = this.ledger.data_ptr()
         if not self.exchange.combine_send(this.kind.shape, how, ledger, answer, address):
-            self._fail(f"combine #{epoch}")
+            self._fail(f"combine #{epoch}", how)
         earlier = self._turns[(epoch - 1) % NUM_SLOTS].combine
         pending = Pending("combine", epoch, lambda: self._gather(gathering), earlier)
         self.keep_combine(epoch, this, pending)
-        if mode == NOW:
+        if when.mode == NOW:
             pending.finish()
-        return self._ending(pending, mode)
+        return self._ending(pending, when.mode)
 
     def comm_stream(self) -> torch.cpu.Stream:
         """torch's stand-in for a stream: on CPUs there are none."""
@@ -240,17 +251,27 @@ class Session(Order):
         ledger = this.ledger.data_ptr()
         done = self.exchange.combine_receive(this.kind.shape, g.how, ledger, g.answer, total)
         if not done:
-            self._fail(f"combine #{g.epoch}")
+            self._fail(f"combine #{g.epoch}", g.how)
 
-    def _how(self, num_bytes: int) -> CallOptions:
+    def _how(self, num_bytes: int, timeout_s: float) -> CallOptions:
         """How to move rows of this size: past the caches if the ranks of this host together
         outgrow them, and by this rank's first thread alone if waking others takes longer."""
         streaming = num_bytes > self._cached_bytes if self._streaming is None else self._streaming
-        return self._options[streaming, num_bytes < _WORTH_WAKING]
+        key = timeout_s, streaming, num_bytes < _WORTH_WAKING
+        options = self._options.get(key)
+        if options is None:
+            timeout_ns = round(timeout_s * _NS)
+            options = _native.CallOptions(timeout_ns, *key[1:], self._columns)
+            self._options[key] = options
+        return options
 
-    def _fail(self, name: str) -> None:
+    def _take_back(self, rank: int) -> None:
+        if self.heap.link is not None:
+            self.heap.link.take_back(rank)
+
+    def _fail(self, name: str, how: CallOptions) -> None:
         gone = self.heap.gone()
-        error = failures.why(self.exchange, self.rank, name, self.timeout_s, gone=gone)
+        error = failures.why(self.exchange, self.rank, name, how.timeout_ns / _NS, gone=gone)
         if self.exchange.disagreement() is None:
             self.broken = str(error)
         raise error

@@ -27,6 +27,7 @@ class Request:
     hidden: int | None
     num_experts: int | None
     max_topk: int
+    enable_shrink: bool = False
 
     @property
     def sizes(self) -> tuple[int, int, int] | None:
@@ -80,7 +81,7 @@ def settle(group: Group, request: Request, wish: Wish, on_host: bool) -> tuple[i
             )
     except ArgumentError as error:
         problem = str(error)
-    asked = (num_bytes, sizes, request.max_topk)
+    asked = (num_bytes, sizes, request.max_topk, request.enable_shrink)
     answers = group.all_gather((problem, asked, _Place(wish)))
     _agree(group, [theirs for _, theirs, _ in answers], [problem for problem, *_ in answers])
     if expected is None or sizes is None or not on_host:
@@ -129,7 +130,9 @@ def _expected(sizes: tuple[int, int, int], num_ranks: int, max_topk: int, num_li
 
 
 def _agree(
-    group: Group, asked: list[tuple[int, tuple[int, int, int] | None, int]], problems: list[str]
+    group: Group,
+    asked: list[tuple[int, tuple[int, int, int] | None, int, bool]],
+    problems: list[str],
 ) -> None:
     if problems[group.rank]:
         raise ArgumentError(problems[group.rank])
@@ -139,12 +142,17 @@ def _agree(
     other = next((rank for rank, theirs in enumerate(asked) if theirs != asked[group.rank]), None)
     if other is None:
         return
-    names = ("heap bytes", "(max_tokens_per_rank, hidden, num_experts)", "max_topk")
+    names = (
+        "heap bytes",
+        "(max_tokens_per_rank, hidden, num_experts)",
+        "max_topk",
+        "enable_shrink",
+    )
     differs = [
         f"{n} {a} there and {b} here"
         for n, a, b in zip(names, asked[other], asked[group.rank], strict=True)
         if a != b
     ]
     raise PeerError(
-        f"rank {other} makes another buffer: {'; '.join(differs)}; pass the same sizes on all ranks"
+        f"rank {other} makes another buffer: {'; '.join(differs)}; pass the same on all ranks"
     )

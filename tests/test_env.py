@@ -14,6 +14,8 @@ GOOD = [
     ("DEEP_LL_CPU_LEVEL", "v2", "cpu_level", "v2"),
     ("DEEP_LL_STREAMING", "always", "streaming", True),
     ("DEEP_LL_STREAMING", "never", "streaming", False),
+    ("DEEP_LL_FAULT", "announce.peer:kill@3", "fault", ("announce.peer", 9, 3)),
+    ("DEEP_LL_FAULT", "place:stop@1", "fault", ("place", 19, 1)),
 ]
 BAD = [
     ("DEEP_LL_TIMEOUT_S", "soon"),
@@ -24,6 +26,9 @@ BAD = [
     ("DEEP_LL_NUM_THREADS", "two"),
     ("DEEP_LL_CPU_LEVEL", "v9"),
     ("DEEP_LL_STREAMING", "yes"),
+    ("DEEP_LL_FAULT", "place"),
+    ("DEEP_LL_FAULT", "place:kill@0"),
+    ("DEEP_LL_FAULT", "place:hang@1"),
 ]
 
 

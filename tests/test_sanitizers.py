@@ -24,6 +24,13 @@ RUNS = [
     "5 2 60 mixed",
     "2 2 60 mixed",
     "1 2 60 mixed",
+    "4 2 60 shrinkable",
+    "4 1 20 left_announcing",
+    "4 1 20 left_granting",
+    "4 1 20 left_sending",
+    "4 1 20 left_delivering",
+    "4 1 20 left_pushing",
+    "4 1 20 left_offering",
 ]
 SEEDS = (1, 2)  # odd ones go across the end of the epochs
 

@@ -42,11 +42,19 @@ Common Exchange::common(const Shape& shape, const CallOptions& options, std::uin
     verdict_.wait.outcome = WaitOutcome::done;
     verdict_.wait.phase = 0;
     verdict_.disagreement.peer = -1;
-    if (link_ != nullptr) link_->be_patient({options.timeout_ns, python_interrupts});
+    // Where ranks are left out, others must not wait for this one because that waits to send.
+    const std::int64_t patience_ns = mask_ == 0 ? options.timeout_ns : options.timeout_ns / 2;
+    if (link_ != nullptr) link_->be_patient({patience_ns, python_interrupts});
     Common args{};
     args.shape = shape;
     args.window = window_;
-    args.peers = {bases_.data(), rank_, static_cast<int>(bases_.size()), link_, linked_.data()};
+    args.peers = {bases_.data(),
+                  rank_,
+                  static_cast<int>(bases_.size()),
+                  link_,
+                  linked_.data(),
+                  pointer<std::uint8_t>(mask_),
+                  window_.notes.offset};
     args.progress = &progress_;
     args.policy = policy_of(options.timeout_ns, crowded_);
     args.verdict = &verdict_;
@@ -79,10 +87,12 @@ bool Exchange::dispatch_send(const Shape& shape,
 bool Exchange::dispatch_receive(const Shape& shape,
                                 const CallOptions& options,
                                 std::uint64_t ledger,
-                                std::uint32_t slot,
+                                const Batch& batch,
                                 std::uint64_t stats) {
     DispatchArgs args{common(shape, options, ledger)};
-    args.recv_slot = slot;
+    args.recv_count = pointer<std::int32_t>(batch.recv_count);
+    args.layout_range = pointer<std::int64_t>(batch.layout_range);
+    args.recv_slot = batch.slot;
     args.columns = options.columns;
     args.stats = pointer<std::int32_t>(stats);
     return kernels_.dispatch_receive(pool_, num_teams(options), args);
@@ -123,6 +133,10 @@ bool Exchange::await_credit(const Shape& shape, const CallOptions& options, std:
     Common args = common(shape, options, 0);
     args.combine_slot = combine_slot;
     return kernels_.await_credit(pool_, args);
+}
+
+bool Exchange::meet(const Shape& shape, const CallOptions& options) {
+    return kernels_.meet(pool_, common(shape, options, 0));
 }
 
 }  // namespace deep_ll

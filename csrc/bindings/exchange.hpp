@@ -58,13 +58,17 @@ class Exchange {
     // Peers with linked[peer] != 0 are reached by `link`, which must outlive this; their bases are of memory
     // of this rank's own, as large as a heap.
     void use_link(Link& link, std::vector<std::uint8_t> linked);
+    // From now on ranks that do not come in time are left out: a byte each at `mask`, padded to 16.
+    void use_mask(std::uint64_t mask) { mask_ = mask; }
 
     bool dispatch_send(const Shape&, const CallOptions&, std::uint64_t ledger, const Batch&);
     bool dispatch_receive(
-        const Shape&, const CallOptions&, std::uint64_t ledger, std::uint32_t slot, std::uint64_t stats);
+        const Shape&, const CallOptions&, std::uint64_t ledger, const Batch&, std::uint64_t stats);
     bool combine_send(const Shape&, const CallOptions&, std::uint64_t ledger, const Answer&, std::uint64_t x);
     bool combine_receive(const Shape&, const CallOptions&, std::uint64_t ledger, const Answer&, const Sum&);
     bool await_credit(const Shape&, const CallOptions&, std::uint32_t combine_slot);
+    // Waits until all ranks that are not left out have called this as often.
+    bool meet(const Shape&, const CallOptions&);
 
     const Progress& progress() const { return progress_; }
     // How the last call ended. Its bad choice: of a dispatch that was not sent.
@@ -83,6 +87,7 @@ class Exchange {
     std::vector<std::uint64_t> bases_;
     Link* link_ = nullptr;
     std::vector<std::uint8_t> linked_;
+    std::uint64_t mask_ = 0;
     int rank_;
     bool crowded_;
     Window window_;

@@ -39,7 +39,9 @@ std::uint32_t Launches::shared_bytes(const Shape& shape, int num_warps) {
 void Launches::fill(Common& args, LeagueArgs& league, const Shape& shape, std::uint64_t ledger) const {
     args.shape = shape;
     args.window = window_;
-    args.peers = {pointer<const std::uint64_t>(heap_.bases), heap_.rank, heap_.num_ranks, nullptr, nullptr};
+    args.peers = {
+        pointer<const std::uint64_t>(heap_.bases), heap_.rank,          heap_.num_ranks, nullptr, nullptr,
+        pointer<std::uint8_t>(heap_.mask),         window_.notes.offset};
     args.progress = &device_->progress;
     args.policy = {timeout_ns_, 0, 0, nullptr};
     args.verdict = &host_->verdict;

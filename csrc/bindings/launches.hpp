@@ -26,6 +26,7 @@ struct DeviceHeap {
     int rank;
     int num_ranks;
     std::uint64_t num_bytes;
+    std::uint64_t mask;  // on the device; 0: no rank is ever left out
 };
 
 class Launches {
@@ -55,6 +56,8 @@ class Launches {
     static std::uint32_t shared_bytes(const Shape& shape, int num_warps);
 
     HostState& host() const { return *view_; }
+    std::int64_t timeout_ns() const { return timeout_ns_; }
+    void set_timeout_ns(std::int64_t timeout_ns) { timeout_ns_ = timeout_ns; }
 
    private:
     void fill(Common& args, LeagueArgs& league, const Shape& shape, std::uint64_t ledger) const;

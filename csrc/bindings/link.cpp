@@ -101,6 +101,7 @@ void bind_ucx_link(py::module_& m) {
         .def("progress", &UcxLink::progress, Unlocked())
         .def("rest", &UcxLink::rest, Unlocked())
         .def("dead", &UcxLink::dead)
+        .def("take_back", &UcxLink::take_back, Unlocked())
         .def("stats", [](UcxLink& link, int peer) { return dict_of(unlocked_stats(link, peer)); })
         .def_property_readonly("dropped", &UcxLink::dropped)
         .def_property_readonly("version", &UcxLink::version)

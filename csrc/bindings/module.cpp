@@ -8,6 +8,7 @@
 #include "bindings/launches.hpp"
 #include "bindings/link.hpp"
 #include "bindings/tiers.hpp"
+#include "team/host/faults.hpp"
 
 namespace py = pybind11;
 
@@ -123,7 +124,8 @@ void bind_shape(py::module_& m) {
         .def(py::init([](std::int64_t timeout_ns, bool streaming, bool small, bool columns) {
                  return CallOptions{timeout_ns, streaming, small, columns};
              }),
-             py::arg("timeout_ns"), py::arg("streaming"), py::arg("small"), py::arg("columns"));
+             py::arg("timeout_ns"), py::arg("streaming"), py::arg("small"), py::arg("columns"))
+        .def_readonly("timeout_ns", &CallOptions::timeout_ns);
 }
 
 void bind_calls(py::module_& m) {
@@ -153,6 +155,9 @@ void bind_window(py::module_& m) {
         .def_static("carve", &Window::carve, py::arg("num_bytes"), py::arg("num_ranks"))
         .def_readonly("desks", &Window::desks)
         .def_readonly("counts", &Window::counts)
+        .def_readonly("notes", &Window::notes)
+        .def_readonly("views", &Window::views)
+        .def_readonly("grants", &Window::grants)
         .def_readonly("recv", &Window::recv)
         .def_readonly("combine", &Window::combine)
         .def_readonly("num_bytes", &Window::bytes)
@@ -179,6 +184,8 @@ void bind_exchange(py::module_& m) {
         .def("combine_send", blocking(&Exchange::combine_send))
         .def("combine_receive", blocking(&Exchange::combine_receive))
         .def("await_credit", blocking(&Exchange::await_credit))
+        .def("use_mask", &Exchange::use_mask)
+        .def("meet", blocking(&Exchange::meet))
         .def("bad_choice", [](const Exchange& e) { return bad_choice_of(e.verdict().bad_choice); })
         .def("report", [](const Exchange& e) { return report_of(e.verdict()); })
         .def("disagreement", [](const Exchange& e) { return disagreement_of(e.verdict()); })
@@ -206,12 +213,13 @@ void bind_launches(py::module_& m) {
     py::class_<Launches>(m, "Launches")
         .def(py::init([](std::uint64_t bases, int rank, int num_ranks, std::uint64_t heap_bytes,
                          std::uint64_t device_state, std::uint64_t host_state, std::uint64_t host_view,
-                         std::int64_t timeout_ns) {
-                 return std::make_unique<Launches>(DeviceHeap{bases, rank, num_ranks, heap_bytes},
+                         std::int64_t timeout_ns, std::uint64_t mask) {
+                 return std::make_unique<Launches>(DeviceHeap{bases, rank, num_ranks, heap_bytes, mask},
                                                    device_state, host_state, host_view, timeout_ns);
              }),
              py::arg("bases"), py::arg("rank"), py::arg("num_ranks"), py::arg("heap_bytes"),
-             py::arg("device_state"), py::arg("host_state"), py::arg("host_view"), py::arg("timeout_ns"))
+             py::arg("device_state"), py::arg("host_state"), py::arg("host_view"), py::arg("timeout_ns"),
+             py::arg("mask") = 0)
         .def("dispatch",
              [](const Launches& l, const Shape& shape, std::uint64_t ledger, const Batch& batch, bool columns,
                 std::uint64_t stats, std::uint32_t halves) {
@@ -228,6 +236,7 @@ void bind_launches(py::module_& m) {
         .def("take_bad_choice", &take_bad_choice)
         .def("report", [](const Launches& l) { return report_of(l.host().verdict); })
         .def("disagreement", [](const Launches& l) { return disagreement_of(l.host().verdict); })
+        .def_property("timeout_ns", &Launches::timeout_ns, &Launches::set_timeout_ns)
         .def_static("shared_bytes", &Launches::shared_bytes)
         .def_property_readonly_static("DEVICE_STATE_BYTES",
                                       [](const py::object&) { return sizeof(DeviceState); })
@@ -268,6 +277,7 @@ PYBIND11_MODULE(_native, m) {
     m.def("levels", &deep_ll::level_names);
     m.def("mark_gone", &deep_ll::mark_gone);
     m.def("is_gone", &deep_ll::is_marked);
+    m.def("set_fault", &deep_ll::set_fault_signal);
     m.attr("NONCE_BYTES") = deep_ll::kNonceBytes;
     m.attr("MAX_TOPK") = deep_ll::kMaxTopk;
     m.attr("MAX_TOKENS") = deep_ll::kMaxTokens;

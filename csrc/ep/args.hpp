@@ -18,10 +18,19 @@ struct Progress {
     std::uint32_t told_consumed;     // what peers were told of that
     std::uint32_t received[kSlots];  // of the last dispatch into each slot of recv
     std::uint32_t returned[kSlots];  // of the last combine into each slot of combine
+    std::uint32_t met;               // how often this rank has met the others
 };
 
 // What is waited for: the `phase` of a WaitReport.
-enum class Phase : std::uint32_t { none = 0, counts = 1, rows = 2, credit = 3, outputs = 4 };
+enum class Phase : std::uint32_t {
+    none = 0,
+    counts = 1,
+    rows = 2,
+    credit = 3,
+    outputs = 4,
+    grants = 5,
+    meeting = 6
+};
 
 // A peer that speaks of another exchange than this rank.
 struct Disagreement {

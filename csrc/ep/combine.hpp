@@ -9,8 +9,7 @@
 // in between.
 #pragma once
 
-#include "ep/args.hpp"
-#include "team/team.hpp"
+#include "ep/shrink.hpp"
 
 DEEP_LL_TIER_BEGIN
 
@@ -46,6 +45,7 @@ TEAM_FN void push_row(const Team& team, const CombineArgs& args, std::uint64_t l
     const Shape& shape = args.shape;
     const auto* label = args.peers.mine<std::byte>(labels + row * Label::bytes(shape));
     const Origin origin = *reinterpret_cast<const Origin*>(label + Label::origin_offset(shape));
+    if (args.peers.is_masked(static_cast<int>(origin.source)) || !is_member(team, args.peers)) return;
     const std::uint64_t to = args.window.returned(shape, args.combine_slot, origin.choice, origin.token);
     const bf16* from = args.x + row * static_cast<std::uint64_t>(shape.hidden);
     const Place place{static_cast<int>(origin.source), to};
@@ -76,6 +76,8 @@ TEAM_FN std::uint32_t combined_value(const CombineArgs& args) {
 template <class Team>
 TEAM_FN bool offer(const Team& team, const CombineArgs& args) {
     const std::uint32_t epoch = args.progress->combined + 1;
+    if (!is_member(team, args.peers, epoch, args.verdict->wait, static_cast<std::uint32_t>(Phase::outputs)))
+        return false;
     const std::uint64_t signal =
         args.window.desk(args.shape.rank) + offsetof(Desk, combined) + epoch % 2 * sizeof(Signal);
     publish_all(team, args.peers, {Word{signal, epoch, combined_value(args)}});
@@ -98,8 +100,9 @@ TEAM_FN bool await_outputs(const Team& team, const CombineArgs& args) {
                    static_cast<std::uint32_t>(Phase::outputs)))
         return false;
     const auto value = [&](int source) { return value_of(observe(team, args.peers, signal(source))); };
-    const int other =
-        team.first(args.shape.num_ranks, [&](int source) { return value(source) != combined_value(args); });
+    const int other = team.first(args.shape.num_ranks, [&](int source) {
+        return !args.peers.is_masked(source) && value(source) != combined_value(args);
+    });
     if (other < 0) return true;
     team.once([&] {
         args.verdict->disagreement = {other, Phase::outputs, {}, {}, value(other), combined_value(args)};
@@ -112,7 +115,9 @@ TEAM_FN const bf16* answer(const CombineArgs& args, int token, int choice, int e
     const Shape& shape = args.shape;
     if (!args.pulled)
         return args.peers.mine<bf16>(args.window.returned(shape, args.combine_slot, choice, token));
-    const std::uint64_t row = args.ledger.row(token * shape.num_topk + choice, expert);
+    const int entry = token * shape.num_topk + choice;
+    const std::uint64_t row =
+        args.peers.can_shrink() ? granted_row(args, entry, expert) : args.ledger.row(entry, expert);
     return args.peers.at<bf16>(shape.owner(expert),
                                args.window.output(shape, args.combine_slot, shape.local(expert), row));
 }
@@ -123,7 +128,8 @@ TEAM_FN void gather(const Team& team, const CombineArgs& args) {
     team.share(args.num_tokens, [&](int token) {
         const auto rows = team.fan(num_topk, [&](int k) -> const bf16* {
             const int expert = args.choices[token * num_topk + k];
-            return expert < 0 ? nullptr : answer(args, token, k, expert);
+            const bool none = expert < 0 || (args.peers.can_shrink() && is_lost(args, expert));
+            return none ? nullptr : answer(args, token, k, expert);
         });
         const auto weights = team.fan(num_topk, [&](int k) { return args.weights[token * num_topk + k]; });
         bf16* out = args.out + static_cast<std::int64_t>(token) * args.shape.hidden;
@@ -138,7 +144,8 @@ TEAM_FN void gather(const Team& team, const CombineArgs& args) {
 template <class Team>
 TEAM_FN bool count_consumed(const Team& team, const CombineArgs& args) {
     team.once([&] { args.progress->consumed = args.progress->returned[args.combine_slot]; });
-    return true;
+    return is_member(team, args.peers, args.progress->combined, args.verdict->wait,
+                     static_cast<std::uint32_t>(Phase::outputs));
 }
 
 DEEP_LL_TIER_END

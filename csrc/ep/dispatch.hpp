@@ -10,8 +10,7 @@
 // Rows of an expert are in the order (source rank, token): counts decide the place, not arrival.
 #pragma once
 
-#include "ep/args.hpp"
-#include "team/team.hpp"
+#include "ep/shrink.hpp"
 
 DEEP_LL_TIER_BEGIN
 
@@ -54,6 +53,7 @@ TEAM_FN bool announce(const Team& team, const DispatchArgs& args) {
         ship(team, args.peers, {peer, own_counts}, static_cast<std::uint64_t>(args.shape.num_experts) * 2);
         ship(team, args.peers, {peer, own_greeting}, sizeof(Greeting));
     });
+    if (args.peers.can_shrink()) tell_view(team, args, epoch);
     publish_all(team, args.peers,
                 {Word{desk + offsetof(Desk, consumed), args.progress->consumed, 0},
                  Word{desk + offsetof(Desk, counts), epoch, 0}});
@@ -70,8 +70,9 @@ TEAM_FN bool hear(const Team& team, const DispatchArgs& args, std::uint32_t epoc
     const auto greeting = [&](int source) {
         return args.peers.mine<Desk>(args.window.desk(source))->greeting[epoch % 2];
     };
-    const int other = team.first(args.shape.num_ranks,
-                                 [&](int source) { return !same(greeting(source), greeting_of(args)); });
+    const int other = team.first(args.shape.num_ranks, [&](int source) {
+        return !args.peers.is_masked(source) && !same(greeting(source), greeting_of(args));
+    });
     if (other < 0) return true;
     team.once([&] {
         args.verdict->disagreement = {other, Phase::counts, greeting(other), greeting_of(args), 0, 0};
@@ -83,9 +84,10 @@ template <class Team>
 TEAM_FN void place_rows(const Team& team, const DispatchArgs& args, std::uint32_t epoch) {
     const Shape& shape = args.shape;
     const NumberTable counts{args.peers.mine<std::byte>(args.window.counts_of(epoch, 0)),
-                             args.window.counts_stride, shape.num_ranks};
+                             args.window.counts_stride, shape.num_ranks, args.peers.mask};
+    const bool grants = args.peers.can_shrink();
     // The first row of this rank's tokens at each expert: after those of the sources before it.
-    sum_rows(team, counts, shape.rank, shape.num_experts, args.ledger.base);
+    if (!grants) sum_rows(team, counts, shape.rank, shape.num_experts, args.ledger.base);
     // What will arrive for the experts of this rank. Kept here: peers may overwrite their counts before it is
     // unpacked.
     scan_rows(
@@ -93,6 +95,7 @@ TEAM_FN void place_rows(const Team& team, const DispatchArgs& args, std::uint32_
         [&](int local, int source, std::uint32_t begin, std::uint32_t number) {
             args.layout_range[local * shape.num_ranks + source] =
                 static_cast<std::int64_t>(begin) << 32 | number;
+            if (grants) write_grant(args, epoch, source, local, begin);
         },
         [&](int local, std::uint32_t total) {
             args.ledger.received[local] = total;
@@ -109,9 +112,10 @@ TEAM_FN bool place(const Team& team, const DispatchArgs& args) {
         args.progress->received[args.recv_slot] = epoch;
         if (heard) args.progress->told_consumed = args.progress->consumed;
     });
+    if (heard && args.peers.can_shrink()) adopt_views(team, args, epoch);
     if (heard) place_rows(team, args, epoch);
     team.sync();
-    return heard;
+    return heard && (!args.peers.can_shrink() || exchange_grants(team, args, epoch));
 }
 
 // The place of each choice's row at its owner, counted over all experts there; -1: no choice.
@@ -120,7 +124,7 @@ TEAM_FN auto rows_of(const Team& team, const DispatchArgs& args, int token) {
     const int first = token * args.shape.num_topk;
     return team.fan(args.shape.num_topk, [&](int k) {
         const int expert = args.ledger.experts[first + k];
-        if (expert < 0) return std::int64_t{-1};
+        if (expert < 0 || !args.ledger.serves(expert)) return std::int64_t{-1};
         return static_cast<std::int64_t>(
             args.shape.row_index(args.shape.local(expert), args.ledger.row(first + k, expert)));
     });
@@ -128,6 +132,7 @@ TEAM_FN auto rows_of(const Team& team, const DispatchArgs& args, int token) {
 
 template <class Team>
 TEAM_FN void send_token(const Team& team, const DispatchArgs& args, const RecvLayout& layout, int token) {
+    if (!is_member(team, args.peers)) return;  // others have given these rows away
     const Shape& shape = args.shape;
     const bf16* x = args.x + static_cast<std::int64_t>(token) * shape.hidden;
     std::byte* label = team.stage(Label::bytes(shape));
@@ -169,7 +174,7 @@ TEAM_FN void ship_rows(const Team& team, const DispatchArgs& args) {
     for (int expert = 0; expert < shape.num_experts; ++expert) {
         const int peer = shape.owner(expert);
         const std::uint64_t count = args.ledger.counts[expert];
-        if (count == 0 || !args.peers.is_linked(peer)) continue;
+        if (count == 0 || !args.peers.is_linked(peer) || !args.ledger.serves(expert)) continue;
         const std::uint64_t first = shape.row_index(shape.local(expert), args.ledger.base[expert]);
         const auto part = [&](std::uint64_t offset, std::uint64_t bytes) {
             ship(team, args.peers, {peer, args.recv() + offset + first * bytes}, count * bytes);
@@ -181,6 +186,9 @@ TEAM_FN void ship_rows(const Team& team, const DispatchArgs& args) {
 
 template <class Team>
 TEAM_FN bool deliver(const Team& team, const DispatchArgs& args) {
+    if (!is_member(team, args.peers, args.progress->dispatched, args.verdict->wait,
+                   static_cast<std::uint32_t>(Phase::rows)))
+        return false;
     if (args.peers.has_links()) ship_rows(team, args);
     const std::uint64_t desk = args.window.desk(args.shape.rank);
     publish_all(team, args.peers, {Word{desk + offsetof(Desk, rows), args.progress->dispatched, 0}});
@@ -190,8 +198,11 @@ TEAM_FN bool deliver(const Team& team, const DispatchArgs& args) {
 template <class Team>
 TEAM_FN bool await_rows(const Team& team, const DispatchArgs& args) {
     const auto signal = [&](int source) { return args.window.desk(source) + offsetof(Desk, rows); };
-    return await_all(team, args.peers, args.progress->received[args.recv_slot], signal, args.policy,
-                     args.verdict->wait, static_cast<std::uint32_t>(Phase::rows));
+    if (!await_all(team, args.peers, args.progress->received[args.recv_slot], signal, args.policy,
+                   args.verdict->wait, static_cast<std::uint32_t>(Phase::rows)))
+        return false;
+    if (args.peers.can_shrink()) close_gaps(team, args);
+    return true;
 }
 
 template <class Team>

@@ -66,7 +66,10 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpLanes, 1)
 __global__ void __launch_bounds__(kMaxWarps* kWarpLanes, 1)
     credit(const __grid_constant__ CombineLaunch launch) {
     League league(launch.league);
-    await_credit(league, launch.args);
+    if (launch.halves & kMeet)
+        meet_all(league, launch.args);
+    else
+        await_credit(league, launch.args);
 }
 
 DEEP_LL_TIER_END

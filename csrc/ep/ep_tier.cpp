@@ -16,9 +16,10 @@ bool run(Pool& pool, int num_teams, const Args& args) {
     return kPhases(league, args);
 }
 
-bool credit_alone(Pool& pool, const Common& args) {
+template <bool (*kPhases)(League&, const Common&)>
+bool run_alone(Pool& pool, const Common& args) {
     League league(pool, 1);
-    return await_credit(league, args);
+    return kPhases(league, args);
 }
 
 }  // namespace
@@ -33,7 +34,8 @@ const Kernels& kernels() {
                                    run<DispatchArgs, dispatch_receive<League>>,
                                    run<CombineArgs, combine_send<League>>,
                                    run<CombineArgs, combine_receive<League>>,
-                                   credit_alone};
+                                   run_alone<await_credit<League>>,
+                                   run_alone<meet_all<League>>};
     return table;
 }
 

@@ -15,6 +15,7 @@ struct Kernels {
     bool (*combine_send)(Pool&, int num_teams, const CombineArgs&);
     bool (*combine_receive)(Pool&, int num_teams, const CombineArgs&);
     bool (*await_credit)(Pool&, const Common&);
+    bool (*meet)(Pool&, const Common&);
 };
 
 }  // namespace deep_ll

@@ -6,8 +6,8 @@
 
 namespace deep_ll {
 
-// Which halves of an operation a launch runs.
-constexpr std::uint32_t kSend = 1, kReceive = 2;
+// Which halves of an operation a launch runs; of `credit`, that ranks meet instead.
+constexpr std::uint32_t kSend = 1, kReceive = 2, kMeet = 4;
 
 struct DispatchLaunch {
     DispatchArgs args;

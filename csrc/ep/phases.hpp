@@ -7,8 +7,8 @@
 
 DEEP_LL_TIER_BEGIN
 
-#define DEEP_LL_SOLO(name) solo([&](const auto& team) { return name(team, args); })
-#define DEEP_LL_WIDE(name) wide([&](const auto& team) { name(team, args); })
+#define DEEP_LL_SOLO(name) solo([&](const auto& team) { return name(team, args); }, #name)
+#define DEEP_LL_WIDE(name) wide([&](const auto& team) { name(team, args); }, #name)
 
 template <class League>
 TEAM_FN bool dispatch_send(League& league, const DispatchArgs& args) {
@@ -29,6 +29,11 @@ TEAM_FN bool combine_send(League& league, const CombineArgs& args) {
 template <class League>
 TEAM_FN bool combine_receive(League& league, const CombineArgs& args) {
     return league.run(DEEP_LL_SOLO(await_outputs), DEEP_LL_WIDE(gather), DEEP_LL_SOLO(count_consumed));
+}
+
+template <class League>
+TEAM_FN bool meet_all(League& league, const Common& args) {
+    return league.run(DEEP_LL_SOLO(meet));
 }
 
 template <class League>

@@ -6,12 +6,21 @@
 namespace deep_ll {
 namespace {
 
-// Counts get a 128th of the heap: enough for any experts whose rows fit into the rest (bytes_for sees to
-// small shapes).
+// Counts and grants get a 128th of the heap: enough for any experts whose rows fit into the rest (bytes_for
+// sees to small shapes).
 constexpr std::uint64_t kCountsShare = 128;
 
+// Of both, in strides of counts: two slots of ranks; two of grants, which are twice as wide.
+std::uint64_t num_strides(std::uint64_t ranks) {
+    return 2 * ranks + 4;
+}
+
+std::uint64_t view_stride_of(std::uint64_t ranks) {
+    return round_up(ranks, 16);
+}
+
 std::uint64_t fair_stride(std::uint64_t bytes, std::uint64_t ranks) {
-    const std::uint64_t fair = bytes / kCountsShare / (2 * ranks) / kLine * kLine;
+    const std::uint64_t fair = bytes / kCountsShare / num_strides(ranks) / kLine * kLine;
     return std::clamp(fair, kLine, std::uint64_t{kMaxExperts} * 2);
 }
 
@@ -24,6 +33,10 @@ Window Window::carve(std::uint64_t bytes, int num_ranks) {
     window.counts_stride = fair_stride(bytes, ranks);
     window.desks = plan.take(ranks * sizeof(Desk), 1, kLine);
     window.counts = plan.take(ranks * window.counts_stride, 2, kLine);
+    window.view_stride = view_stride_of(ranks);
+    window.notes = plan.take(ranks * sizeof(Note), 1, kLine);
+    window.views = plan.take(ranks * window.view_stride, 2, kLine);
+    window.grants = plan.take(window.counts_stride * 2, 2, kLine);
     const std::uint64_t used = round_up(plan.used(), kLine);
     const std::uint64_t slot = bytes > used ? (bytes - used) / 4 / kLine * kLine : 0;
     window.recv = plan.take(slot, 2, kLine);
@@ -41,11 +54,13 @@ std::uint64_t Window::bytes_for(const Shape& shape) {
         slot = std::max(slot, RecvLayout::carve(with).bytes);
     }
     const auto ranks = static_cast<std::uint64_t>(shape.num_ranks);
-    const std::uint64_t fixed = sizeof(HeapHeader) + ranks * sizeof(Desk) + 4 * slot + 4 * kLine;
+    const std::uint64_t of_ranks = ranks * (sizeof(Desk) + sizeof(Note) + 2 * view_stride_of(ranks));
+    const std::uint64_t fixed = sizeof(HeapHeader) + of_ranks + 4 * slot + 8 * kLine;
     const std::uint64_t stride = round_up(static_cast<std::uint64_t>(shape.num_experts) * 2, kLine);
     // Either the 128th is enough for the counts, or the heap is as large as makes it so.
-    const std::uint64_t with_share = fixed + fixed / (kCountsShare - 1) + kLine;
-    const std::uint64_t for_counts = stride == kLine ? 0 : stride * 2 * ranks * kCountsShare;
+    const std::uint64_t share = std::max(fixed / (kCountsShare - 1) + kLine, num_strides(ranks) * kLine);
+    const std::uint64_t with_share = fixed + share;
+    const std::uint64_t for_counts = stride == kLine ? 0 : stride * num_strides(ranks) * kCountsShare;
     return round_up(std::max(with_share, for_counts), kPage);
 }
 

@@ -27,6 +27,8 @@ struct alignas(128) Desk {
     Signal combined[2];  // by parity; epoch of combine: rows may be read. value: dispatch << 3 | slot << 2 |
                          // LogFMT << 1 | pulled
     Signal consumed;     // epoch of combine: the source has read all rows of it
+    Signal granted;      // epoch of dispatch: the source's grants are there (shrink.hpp)
+    Signal met;          // how often the source has met the others
     Greeting greeting[2];
 };
 static_assert(sizeof(Desk) == 128);
@@ -35,9 +37,13 @@ static_assert(sizeof(Desk) == 128);
 struct Window {
     Object desks;    // [ranks] Desk
     Object counts;   // 2 slots of [ranks][stride] u16: rows that a source sends to each expert
+    Object notes;    // [ranks] Note. This and the next two: where ranks may be left out
+    Object views;    // 2 slots of [ranks][stride] bytes: whom a source has left out
+    Object grants;   // 2 slots of [experts] u32: the first row of this rank's tokens, by each expert's owner
     Object recv;     // 2 slots, laid out by RecvLayout
     Object combine;  // 2 slots: rows that come back, or the experts' outputs that peers read in place
     std::uint64_t counts_stride;  // bytes of one source's counts
+    std::uint64_t view_stride;    // bytes of one source's view
     std::uint64_t bytes;
 
     // The whole heap of `bytes`, cut up; experts are bounded by its size.
@@ -51,6 +57,12 @@ struct Window {
     }
     WORD_FN std::uint64_t counts_of(std::uint32_t epoch, int source) const {
         return counts.slot(epoch) + static_cast<std::uint64_t>(source) * counts_stride;
+    }
+    WORD_FN std::uint64_t view_of(std::uint32_t epoch, int source) const {
+        return views.slot(epoch) + static_cast<std::uint64_t>(source) * view_stride;
+    }
+    WORD_FN std::uint64_t grant(std::uint32_t epoch, int expert) const {
+        return grants.slot(epoch) + static_cast<std::uint64_t>(expert) * 4;
     }
     // Row of token `token`'s choice `choice`, come back to its source.
     WORD_FN std::uint64_t returned(const Shape& shape, std::uint32_t slot, int choice, int token) const {
@@ -87,14 +99,18 @@ struct RecvLayout {
     }
 };
 
+constexpr std::uint32_t kNoRow = ~0u;
+
 // This rank's own memory of one round: what it sent where, needed when the answers come back. Two take turns.
 struct Ledger {
     std::int32_t* experts;    // [max_tokens, num_topk], -1: no choice
     std::int32_t* ordinals;   // [max_tokens, num_topk], which of this rank's rows for its expert each is
     std::uint32_t* counts;    // [num_experts] rows sent to each expert
-    std::uint32_t* base;      // [num_experts] first of them
+    std::uint32_t* base;      // [num_experts] first of them; kNoRow: their owner is left out
     std::uint32_t* received;  // [num_local]
 
+    // Rows for this expert were sent.
+    TEAM_FN bool serves(int expert) const { return base[expert] != kNoRow; }
     // Which row of `expert`, its choice, entry `i` became.
     TEAM_FN std::uint64_t row(int i, int expert) const {
         return base[expert] + static_cast<std::uint32_t>(ordinals[i]);

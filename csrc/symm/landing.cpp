@@ -20,7 +20,7 @@ bool same(const Secret& a, const Secret& b) {
 }  // namespace
 
 Landing::Landing(const LandingPlace& place, std::uint64_t first_number)
-    : place_(place), senders_(place.size, Sender{first_number, {}, 0, 0, 0}) {
+    : place_(place), senders_(place.size, Sender{first_number, {}, 0, 0, 0, false}) {
     DEEP_LL_INVARIANT(place.heap_bytes >= sizeof(HeapHeader), place.heap_bytes);
 }
 
@@ -41,6 +41,13 @@ bool Landing::land(const std::uint8_t* message, std::uint64_t bytes) {
     if (!is_new(sender, head.number) ||
         !walk(head, body, [&](const SpanHead& span, const std::uint8_t*) { return fits(span); }, keep)) {
         ++sender.dropped;
+        return false;
+    }
+    if (sender.refused) {
+        ++sender.dropped;
+        words_.clear();
+        sender.early.clear();
+        sender.next = head.number + 1;  // so that later ones find their turn, should they be wanted again
         return false;
     }
     const auto write = [&](const SpanHead& span, const std::uint8_t* data) {

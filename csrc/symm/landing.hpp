@@ -33,6 +33,8 @@ class Landing {
 
     // False: the message was bad. It is counted, and nothing of it was written.
     bool land(const std::uint8_t* message, std::uint64_t bytes);
+    // What a sender sends is not written any more; or again.
+    void refuse(int sender, bool refused) { senders_[sender].refused = refused; }
     // For what arrived but is no message.
     void drop() { ++dropped_; }
 
@@ -47,6 +49,7 @@ class Landing {
         std::uint64_t next;  // number of the first message that has not landed
         std::unordered_map<std::uint64_t, std::vector<LinkWord>> early;  // words of later ones that have
         std::uint64_t messages, bytes, dropped;
+        bool refused = false;
     };
 
     bool known(std::int64_t sender) const { return sender >= 0 && sender < place_.size; }

@@ -58,6 +58,13 @@ class Link {
     // at once and not only when it sees that nobody else does.
     virtual void rest() = 0;
 
+    // Nothing of the peer lands any more, and nothing goes to it, but for this last word, if that can leave
+    // without waiting.
+    virtual void leave_out(int peer, const LinkWord& last) = 0;
+
+    // The opposite.
+    virtual void take_back(int peer) = 0;
+
     // The peer cannot be reached any more: its process ended, it closed its link, or it is stuck. Words it
     // sent before may still have landed, so look at them first.
     virtual bool dead(int peer) const = 0;

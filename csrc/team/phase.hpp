@@ -9,19 +9,21 @@ DEEP_LL_TIER_BEGIN
 template <class F>
 struct Solo {
     F run;
+    const char* name = "";
 };
 // A phase that all teams share.
 template <class F>
 struct Wide {
     F run;
+    const char* name = "";
 };
 template <class F>
-TEAM_FN Solo<F> solo(F run) {
-    return {run};
+TEAM_FN Solo<F> solo(F run, const char* name = "") {
+    return {run, name};
 }
 template <class F>
-TEAM_FN Wide<F> wide(F run) {
-    return {run};
+TEAM_FN Wide<F> wide(F run, const char* name = "") {
+    return {run, name};
 }
 
 DEEP_LL_TIER_END

@@ -26,6 +26,12 @@ WORD_FN bool reached(std::uint64_t word, std::uint32_t epoch) {
     return static_cast<std::int32_t>(epoch_of(word) - epoch) >= 0;  // right across the wrap of 2^32
 }
 
+// What a rank tells another of the two of them, outside of any call. In the reader's heap, one writer.
+struct Note {
+    Signal evicted;  // not 0: the writer has left the reader out
+    Signal beat;     // changes while the writer itself waits for others
+};
+
 // What is published: `signal` is its offset in the reader's heap.
 struct Word {
     std::uint64_t signal;
@@ -33,7 +39,7 @@ struct Word {
     std::uint32_t value;
 };
 
-enum class WaitOutcome : std::uint32_t { done = 0, timeout = 1, interrupted = 2, dead = 3 };
+enum class WaitOutcome : std::uint32_t { done = 0, timeout = 1, interrupted = 2, dead = 3, evicted = 4 };
 
 // How a wait ended, filled by the team that gave it up.
 struct WaitReport {
@@ -41,7 +47,7 @@ struct WaitReport {
     std::uint32_t phase;  // the waiter's word for what it waited for
     std::uint32_t expected_epoch;
     std::uint32_t num_missing;
-    std::uint32_t missing[kMaxRanks];     // the ranks that did not publish
+    std::uint32_t missing[kMaxRanks];     // the ranks that did not publish, or have left this one out
     std::uint32_t seen_epoch[kMaxRanks];  // and what was found of each
 
     TEAM_FN void expect(std::uint32_t what, std::uint32_t epoch) {
@@ -51,8 +57,11 @@ struct WaitReport {
     }
     TEAM_FN void note(int rank, std::uint64_t word) {
         if (reached(word, expected_epoch)) return;
+        add(rank, epoch_of(word));
+    }
+    TEAM_FN void add(int rank, std::uint32_t epoch) {
         missing[num_missing] = static_cast<std::uint32_t>(rank);
-        seen_epoch[num_missing++] = epoch_of(word);
+        seen_epoch[num_missing++] = epoch;
     }
 };
 

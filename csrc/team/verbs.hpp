@@ -17,6 +17,8 @@
 //   scan_rows(team, table, first_column, num_columns, entry, total)
 //   publish_all(team, peers, words)                some words, the same to every rank
 //   await_all(team, peers, epoch, signal_of, policy, report, phase), observe(team, peers, signal)
+//   leave_out(team, peers, rank)                   the group goes on without it, and tells it
+//   tell_left_out(team, peers, rank)               tells it again
 //   tell_host(team, word, value)                   what the caller looks at while kernels run
 // clang-format on
 #pragma once
@@ -60,10 +62,14 @@ struct NumberTable {
     const std::byte* first;
     std::uint64_t stride;  // bytes
     int num_rows;
+    const std::uint8_t* skipped;  // [num_rows] rows that are not 0 here count as zeros; null: none
 
     TEAM_FN const std::uint16_t* row(int index) const {
         return global_memory(
             reinterpret_cast<const std::uint16_t*>(first + static_cast<std::uint64_t>(index) * stride));
+    }
+    TEAM_FN std::uint32_t at(int index, int column) const {
+        return skipped != nullptr && global_memory(skipped)[index] != 0 ? 0u : row(index)[column];
     }
 };
 

@@ -31,7 +31,11 @@ struct Waiting {
         here = true;
         ring(bell);
     }
-    bool any_dead() const { return false; }
+    int dead() const { return -1; }
+    template <class F>
+    void each_missing(F f) const {
+        if (!here) f(0);
+    }
     std::uint64_t count_missing() const {
         const std::uint64_t missing = here ? 0 : 1;
         arrive_at(Moment::while_counting);
@@ -47,7 +51,7 @@ struct Waiting {
 struct Sleeper {
     HeapHeader* header = new HeapHeader{};
     std::uint64_t base = reinterpret_cast<std::uint64_t>(header);
-    PeerMap peers{&base, 0, 1};
+    PeerMap peers{&base, 0, 1, nullptr, nullptr, nullptr, 0};
     WaitReport report{};
 
     Sleeper() = default;
@@ -56,19 +60,21 @@ struct Sleeper {
     ~Sleeper() { delete header; }
 
     Doorbell& bell() const { return header->doorbell; }
-    bool nap_once(Moment moment, std::int64_t deadline_ns) {
+    bool nap_once(Moment moment, Vigil& vigil) {
         Waiting waiting{bell(), moment};
         before_next_sleep(
             [](void* context) { static_cast<Waiting*>(context)->arrive_at(Moment::before_the_kernel); },
             &waiting);
-        return nap(waiting, peers, deadline_ns, {0, 0, 0, not_interrupted}, report);
+        const HostTeam team(HostTeamState{});
+        return nap(team, waiting, peers, vigil, {0, 0, 0, not_interrupted}, report);
     }
 };
 
 void arrives_before_sleep(Moment moment) {
     Sleeper sleeper;
     const Naps before = naps();
-    if (!sleeper.nap_once(moment, 0)) fail("doorbell: gave up without a deadline");
+    Vigil vigil(sleeper.peers, 0);
+    if (!sleeper.nap_once(moment, vigil)) fail("doorbell: gave up without a deadline");
     if (naps().timeouts != before.timeouts)
         fail("doorbell: slept through an arrival at moment %d", static_cast<int>(moment));
 }
@@ -98,8 +104,10 @@ void wakes_at_the_last_arrival() {
 
 void keeps_the_deadline() {
     Sleeper sleeper;
-    const std::int64_t start = now_ns(), deadline = start + 30'000'000;
-    while (sleeper.nap_once(Moment::never, deadline)) {
+    constexpr std::int64_t kTimeoutNs = 30'000'000;
+    const std::int64_t deadline = now_ns() + kTimeoutNs;
+    Vigil vigil(sleeper.peers, kTimeoutNs);
+    while (sleeper.nap_once(Moment::never, vigil)) {
     }
     if (sleeper.report.outcome != WaitOutcome::timeout)
         fail("doorbell: gave up for another reason than time");

@@ -183,9 +183,11 @@ std::vector<std::int32_t> kept_choices(const Round& round, const Answer& answer,
     return choices;
 }
 
-std::vector<std::uint16_t> combined(const Round& round, const Answer& answer, int rank) {
+std::vector<std::uint16_t> combined(const Round& round,
+                                    const Answer& answer,
+                                    int rank,
+                                    const std::vector<std::int32_t>& choices) {
     const Tokens& tokens = round.tokens[static_cast<std::size_t>(rank)];
-    const std::vector<std::int32_t> choices = kept_choices(round, answer, rank);
     const auto hidden = static_cast<std::size_t>(round.sizes.hidden);
     std::vector<float> sums(static_cast<std::size_t>(tokens.count) * hidden, 0.0f);
     for (std::size_t i = 0; i < choices.size(); ++i) {

@@ -63,7 +63,10 @@ std::vector<std::uint16_t> output(const Round& round, const Answer& answer, int 
 // The choices of a rank's tokens that are added up: some have become -1 since the dispatch.
 std::vector<std::int32_t> kept_choices(const Round& round, const Answer& answer, int rank);
 
-// bf16 [count, hidden]: the sum that a rank must get.
-std::vector<std::uint16_t> combined(const Round& round, const Answer& answer, int rank);
+// bf16 [count, hidden]: the sum that a rank must get, of these choices.
+std::vector<std::uint16_t> combined(const Round& round,
+                                    const Answer& answer,
+                                    int rank,
+                                    const std::vector<std::int32_t>& choices);
 
 }  // namespace model

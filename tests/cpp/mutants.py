@@ -4,11 +4,12 @@ from dataclasses import dataclass
 
 WORDS, SIGNAL = "team/signal.hpp", "team/host/signal.hpp"
 DOORBELL, POOL = "symm/doorbell.cpp", "team/host/pool.cpp"
-WINDOW, DISPATCH, COMBINE, PHASES = (
+WINDOW, DISPATCH, COMBINE, PHASES, SHRINK = (
     "ep/window.cpp",
     "ep/dispatch.hpp",
     "ep/combine.hpp",
     "ep/phases.hpp",
+    "ep/shrink.hpp",
 )
 # Ranks, teams, rounds, seed, scenario. The rounds are many: a run ends at the first fault.
 DEFERRED = "4 2 300 1 deferred"
@@ -197,6 +198,47 @@ MUTANTS = {
         "DEEP_LL_SOLO(count_consumed), DEEP_LL_WIDE(gather)",
         CREDIT,
         "peers are told by a later call, after this one has read",
+    ),
+    # Ranks that are left out
+    "granted_is_relaxed": told_relaxed(
+        SHRINK,
+        "args.window.desk(shape.rank) + offsetof(Desk, granted)",
+        "epoch",
+        "0",
+        "4 1 60 2 shrinkable",
+    ),
+    "gaps_stay": one(
+        DISPATCH,
+        "if (args.peers.can_shrink()) close_gaps(team, args);",
+        "",
+        "4 1 20 2 left_sending",
+    ),
+    "sources_are_not_told_that_rows_moved": one(
+        SHRINK, "write_grant(args, epoch, source, local, to);", "", "4 1 20 2 left_sending"
+    ),
+    "labels_do_not_move": one(
+        SHRINK,
+        "move(layout.labels, Label::bytes(args.shape));",
+        "",
+        "4 1 20 2 left_sending",
+    ),
+    "sources_work_out_their_rows": Mutant(
+        (
+            (DISPATCH, "if (!grants) sum_rows", "sum_rows"),
+            (
+                SHRINK,
+                "args.peers.is_masked(shape.owner(expert)) ? kNoRow : grants[expert];",
+                "args.peers.is_masked(shape.owner(expert)) || grants == nullptr ? kNoRow : "
+                "args.ledger.base[expert];",
+            ),
+        ),
+        "4 1 20 2 left_announcing",
+    ),
+    "choices_of_the_masked_are_summed": one(
+        COMBINE,
+        "(args.peers.can_shrink() && is_lost(args, expert))",
+        "false",
+        "4 1 20 2 left_pushing",
     ),
     # Sleep
     "sleep_without_another_look": one(DOORBELL, SLEEP_CHECK, "true", WAKING),

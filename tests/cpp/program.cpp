@@ -12,6 +12,13 @@ constexpr Scenario kScenarios[] = {
     {"credit", 3, 6, true, 40, 75},      // combines that no dispatch separates
     {"lazy_pull", 1, 2, true, 100, 75},  // rows are read late
     {"mixed", 0, 4, true, 50, 50},
+    {"shrinkable", 0, 4, true, 50, 50, true},
+    {"left_announcing", 1, 2, false, 50, 50, true, "announce.peer"},
+    {"left_granting", 1, 2, false, 50, 50, true, "place.peer"},
+    {"left_sending", 1, 2, false, 50, 50, true, "send.row"},
+    {"left_delivering", 1, 2, false, 50, 50, true, "deliver.peer"},
+    {"left_pushing", 1, 2, false, 50, 50, true, "push.row"},
+    {"left_offering", 1, 2, false, 50, 50, true, "offer.peer"},
 };
 
 class Steps {

@@ -18,9 +18,11 @@ struct Scenario {
     const char* name;
     int min_answers;  // combines after each dispatch
     int max_answers;
-    bool crossed;        // an answer may be to the round before the last
-    int percent_pulled;  // of the answers
-    int percent_lazy;    // how often a rank leaves a receive for later
+    bool crossed;           // an answer may be to the round before the last
+    int percent_pulled;     // of the answers
+    int percent_lazy;       // how often a rank leaves a receive for later
+    bool shrinks = false;   // ranks may be left out
+    const char* left = "";  // where one of them ends: a point of host/faults.hpp
 };
 
 struct Program {

@@ -20,8 +20,6 @@ namespace {
 
 using namespace deep_ll;
 
-constexpr std::int64_t kTimeoutNs = 20'000'000'000;
-
 Shape shape_of(const model::Sizes& sizes, int rank) {
     return {sizes.ranks,
             rank,
@@ -38,8 +36,8 @@ std::uint64_t address(const T* pointer) {
 }
 
 // Stores and numbers of teams take turns.
-CallOptions options(int index) {
-    return {.timeout_ns = kTimeoutNs, .streaming = index % 2 == 1, .small = index % 3 == 2};
+CallOptions options(const World& world, int index) {
+    return {.timeout_ns = world.timeout_ns, .streaming = index % 2 == 1, .small = index % 3 == 2};
 }
 
 }  // namespace
@@ -53,7 +51,9 @@ Rank::Rank(const World& world, int rank)
                                                    world.first_epoch,
                                                    world.first_epoch,
                                                    {world.first_epoch, world.first_epoch},
-                                                   {world.first_epoch, world.first_epoch}};
+                                                   {world.first_epoch, world.first_epoch},
+                                                   0};
+    if (world.program.scenario.shrinks) exchange_.use_mask(address(mask_.data()));
 }
 
 void Rank::run(const Step& step) {
@@ -72,6 +72,8 @@ void Rank::run(const Step& step) {
 void Rank::must(bool done, const char* what, int index) const {
     if (done) return;
     const WaitReport& report = exchange_.verdict().wait;
+    if (report.outcome == WaitOutcome::evicted)
+        fail("rank %d, %s %d: left out by rank %u", rank_, what, index, report.missing[0]);
     if (report.outcome == WaitOutcome::done)
         fail("rank %d, %s %d: rank %d speaks of something else", rank_, what, index,
              exchange_.verdict().disagreement.peer);
@@ -103,22 +105,30 @@ void Rank::dispatch(int index) {
                  reinterpret_cast<std::int32_t*>(next.ledger.data()));
     const Batch batch{address(tokens.x.data()), tokens.count, address(next.recv_count.data()),
                       address(next.layout_range.data()), next.epoch % kSlots};
-    must(exchange_.dispatch_send(next.shape, options(index), address(next.ledger.data()), batch), "dispatch",
-         index);
+    must(exchange_.dispatch_send(next.shape, options(world_, index), address(next.ledger.data()), batch),
+         "dispatch", index);
 }
 
 void Rank::receive(int index) {
     Held& now = held(index);
-    must(exchange_.dispatch_receive(now.shape, options(0), address(now.ledger.data()), now.epoch % kSlots,
+    const Batch batch{0, 0, address(now.recv_count.data()), address(now.layout_range.data()),
+                      now.epoch % kSlots};
+    must(exchange_.dispatch_receive(now.shape, options(world_, 0), address(now.ledger.data()), batch,
                                     address(now.stats.data())),
          "receive", index);
+    const model::Round& round = world_.rounds[static_cast<std::size_t>(index)];
+    now.arrivals.clear();
+    for (int local = 0; local < now.shape.num_local(); ++local) {
+        auto rows = round.arrivals[static_cast<std::size_t>(now.shape.first_local() + local)];
+        std::erase_if(rows, [&](const model::Arrival& row) { return is_masked(row.source); });
+        now.arrivals.push_back(std::move(rows));
+    }
     check_received(now);
 }
 
 void Rank::check_received(const Held& now) const {
-    const model::Round& round = world_.rounds[static_cast<std::size_t>(now.round)];
     for (int local = 0; local < now.shape.num_local(); ++local)
-        check_expert(now, local, round.arrivals[static_cast<std::size_t>(now.shape.first_local() + local)]);
+        check_expert(now, local, now.arrivals[static_cast<std::size_t>(local)]);
 }
 
 void Rank::check_expert(const Held& now, int local, const std::vector<model::Arrival>& rows) const {
@@ -163,7 +173,7 @@ void Rank::write_outputs(const Held& now, const model::Answer& answer, std::byte
     const model::Round& round = world_.rounds[static_cast<std::size_t>(now.round)];
     for (int local = 0; local < now.shape.num_local(); ++local) {
         const int expert = now.shape.first_local() + local;
-        const auto& rows = round.arrivals[static_cast<std::size_t>(expert)];
+        const auto& rows = now.arrivals[static_cast<std::size_t>(local)];
         for (std::size_t row = 0; row < rows.size(); ++row) {
             const auto values = model::output(round, answer, expert, rows[row]);
             std::memcpy(to + now.shape.row_index(local, row) * now.shape.bf16_bytes(), values.data(),
@@ -180,13 +190,14 @@ void Rank::combine(int index) {
     next.choices = model::kept_choices(world_.rounds[static_cast<std::size_t>(answer.round)], answer, rank_);
     std::vector<std::uint16_t> x;
     if (answer.pulled) {
-        must(exchange_.await_credit(now.shape, options(0), next.epoch % kSlots), "await_credit", index);
+        must(exchange_.await_credit(now.shape, options(world_, 0), next.epoch % kSlots), "await_credit",
+             index);
         write_outputs(now, answer, mine<std::byte>(exchange_.window().combine.slot(next.epoch)));
     } else {
         x.assign(now.shape.num_rows() * static_cast<std::size_t>(now.shape.hidden), 0x7fc0);
         write_outputs(now, answer, reinterpret_cast<std::byte*>(x.data()));
     }
-    must(exchange_.combine_send(now.shape, options(index), address(now.ledger.data()),
+    must(exchange_.combine_send(now.shape, options(world_, index), address(now.ledger.data()),
                                 {now.epoch % kSlots, next.epoch % kSlots, answer.pulled}, address(x.data())),
          "combine", index);
 }
@@ -197,13 +208,15 @@ void Rank::reduce(int index) {
     const model::Tokens& tokens = round.tokens[static_cast<std::size_t>(rank_)];
     const Held& now = held(answer.round);
     Sent& sent = sent_[index % 2];
-    const auto expected = model::combined(round, answer, rank_);
-    std::vector<std::uint16_t> out(expected.size(), 0x7fc0);
+    std::vector<std::uint16_t> out(static_cast<std::size_t>(tokens.count * round.sizes.hidden), 0x7fc0);
     const Sum sum{address(sent.choices.data()), address(tokens.weights.data()), address(out.data()),
                   tokens.count};
-    must(exchange_.combine_receive(now.shape, options(index), address(now.ledger.data()),
+    must(exchange_.combine_receive(now.shape, options(world_, index), address(now.ledger.data()),
                                    {now.epoch % kSlots, sent.epoch % kSlots, answer.pulled}, sum),
          "reduce", index);
-    if (out != expected)
+    std::vector<std::int32_t> choices = sent.choices;
+    for (std::int32_t& choice : choices)
+        if (choice >= 0 && is_masked(now.shape.owner(choice))) choice = -1;
+    if (out != model::combined(round, answer, rank_, choices))
         fail("rank %d: the sums of combine %d (of round %d) are wrong", rank_, index, answer.round);
 }

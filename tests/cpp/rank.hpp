@@ -16,6 +16,7 @@ struct World {
     std::uint64_t heap_bytes;
     int num_teams;
     std::uint32_t first_epoch;  // what a buffer had that has been used for long
+    std::int64_t timeout_ns;
 };
 
 class Rank {
@@ -33,6 +34,7 @@ class Rank {
         std::vector<std::int32_t> recv_count;
         std::vector<std::int64_t> layout_range;
         std::vector<std::int32_t> stats;
+        std::vector<std::vector<model::Arrival>> arrivals;  // by local expert; of ranks that were there
     };
     // A combine under way.
     struct Sent {
@@ -54,8 +56,11 @@ class Rank {
     T* mine(std::uint64_t offset) const;
     Held& held(int round) { return held_[round % 2]; }
 
+    bool is_masked(int rank) const { return reinterpret_cast<const std::uint8_t*>(mask_.data())[rank] != 0; }
+
     const World& world_;
     const int rank_;
+    std::vector<std::uint64_t> mask_ = std::vector<std::uint64_t>(deep_ll::kMaxRanks / 8, 0);
     deep_ll::Exchange exchange_;
     Held held_[2];
     Sent sent_[2];

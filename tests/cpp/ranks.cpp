@@ -12,6 +12,7 @@
 #include "fail.hpp"
 #include "naps.hpp"
 #include "rank.hpp"
+#include "team/host/faults.hpp"
 
 void fail(const char* format, ...) {
     va_list list;
@@ -23,6 +24,8 @@ void fail(const char* format, ...) {
 }
 
 namespace {
+
+constexpr std::int64_t kTimeoutNs = 20'000'000'000, kShortlyNs = 2'000'000'000;
 
 using Memory = std::unique_ptr<std::byte, decltype(&std::free)>;
 
@@ -49,7 +52,17 @@ void start_desks(std::byte& heap, const deep_ll::Window& window, int num_ranks, 
     for (int source = 0; source < num_ranks; ++source) {
         auto& desk = *reinterpret_cast<deep_ll::Desk*>(&heap + window.desk(source));
         desk.counts = desk.rows = desk.combined[0] = desk.combined[1] = desk.consumed = word;
+        desk.granted = word;
     }
+}
+
+// How a rank leaves its work in the middle of a call.
+struct Left {};
+
+// Some rank leaves, after about a third of the rounds.
+void plan_to_leave(const Scenario& scenario, int num_ranks, int num_rounds, std::uint64_t seed) {
+    const auto some = static_cast<std::uint64_t>(num_ranks * num_rounds);
+    deep_ll::set_fault(scenario.left, some / 3 + model::mix(seed) % (some / 3), [] { throw Left(); });
 }
 
 // Most steps follow at once, some a little later, a few much later: longer than peers spin.
@@ -62,16 +75,24 @@ void dawdle(std::uint64_t random) {
 void run_rank(const World& world, int number, std::uint64_t seed) {
     Rank rank(world, number);
     std::uint64_t drawn = 0;
-    for (const Step& step : steps_of(world.program, number, seed)) {
-        dawdle(model::mix(seed, static_cast<std::uint64_t>(number), ++drawn));
-        rank.run(step);
+    try {
+        for (const Step& step : steps_of(world.program, number, seed)) {
+            dawdle(model::mix(seed, static_cast<std::uint64_t>(number), ++drawn));
+            rank.run(step);
+        }
+    } catch (const Left&) {
+        std::printf("rank %d is gone; ", number);
     }
 }
 
 void run_ranks(const Scenario& scenario, int num_ranks, int num_teams, int num_rounds, std::uint64_t seed) {
     // Odd seeds go across the end of the epochs.
     const std::uint32_t first_epoch = seed % 2 == 0 ? 0 : 0u - 12;
-    World world{{}, make_program(scenario, num_rounds, seed), {}, 0, num_teams, first_epoch};
+    World world{{}, make_program(scenario, num_rounds, seed), {}, 0, num_teams, first_epoch, kTimeoutNs};
+    if (*scenario.left != 0) {
+        plan_to_leave(scenario, num_ranks, num_rounds, seed);
+        world.timeout_ns = kShortlyNs;
+    }
     for (int i = 0; i < num_rounds; ++i)
         world.rounds.push_back(model::make_round(model::mix(seed, static_cast<std::uint64_t>(i)), num_ranks));
     world.heap_bytes = heap_bytes_of(world.rounds);

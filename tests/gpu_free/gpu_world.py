@@ -13,6 +13,7 @@ from torch import Tensor
 
 from deep_ll import _native, reference
 from deep_ll.kinds import Counts
+from deep_ll.members import mask_bytes
 from deep_ll.views import RecvViews, recv_views
 
 FORMATS = {name: index for index, name in enumerate(CASTS)}
@@ -83,6 +84,7 @@ class Rank:
     choices: list[Area]
     counts: list[Area]
     layouts: list[Area]
+    mask: Area | None = None
 
 
 class World:
@@ -94,8 +96,9 @@ class World:
         case: Case,
         layout: Layout = _ORDINARY,
         timeout_ns: int = TIMEOUT_NS,
+        shrink: bool = False,
     ) -> None:
-        self.case, self.layout, self.program = case, layout, program
+        self.case, self.layout, self.program, self.shrink = case, layout, program, shrink
         self.timeout_ns = timeout_ns
         self.shapes = [self._shape(rank) for rank in range(case.world)]
         heap_bytes = self.shapes[0].heap_bytes
@@ -126,6 +129,7 @@ class World:
         table.put(torch.tensor([heap.address for heap in heaps]))
         state = self._alloc(rank, _native.Launches.DEVICE_STATE_BYTES, "state")
         told = self._alloc(None, _native.Launches.HOST_STATE_BYTES, f"told{rank}")
+        mask = self._alloc(rank, mask_bytes(c.world), "mask") if self.shrink else None
         launches = _native.Launches(
             bases=table.address,
             rank=rank,
@@ -135,6 +139,7 @@ class World:
             host_state=told.address,
             host_view=told.tensor.data_ptr(),
             timeout_ns=self.timeout_ns,
+            mask=0 if mask is None else mask.address,
         )
         chosen = c.max_tokens * c.topk
         row_bytes = c.hidden * 2
@@ -160,12 +165,13 @@ class World:
             choices=pair("choices", chosen * 4),
             counts=pair("recv_count", shape.num_local * 4),
             layouts=pair("layout_range", shape.num_local * c.world * 8),
+            mask=mask,
         )
 
     def set_epochs(self, epoch: int) -> None:
         """Lets the buffers begin as if they had been used for long."""
         own = torch.tensor(np.array([epoch], np.uint32).view(np.int32))
-        desks, words = self.window.desks.offset, 5  # csrc/ep/window.hpp: Desk
+        desks, words = self.window.desks.offset, 6  # csrc/ep/window.hpp: Desk
         for rank in self.ranks:
             rank.state.tensor.view(torch.int32)[:8] = own
             desk = rank.heap.view(desks, torch.int32, self.case.world, 32)

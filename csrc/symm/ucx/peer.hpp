@@ -24,6 +24,7 @@ struct Buffer {
 // `filling` may take the link's lock, never the other way round; handlers of UCX hold the link's.
 struct Peer {
     std::atomic<bool> given_up{false};  // it took nothing for too long: what it missed cannot be made up for
+    std::atomic<bool> left_out{false};  // by this rank
     const Ucp* ucp;
 
     // Under `filling`:

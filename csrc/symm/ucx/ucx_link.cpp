@@ -98,6 +98,27 @@ void UcxLink::signal(int peer, std::span<const LinkWord> words) {
     send_message(to);
 }
 
+void UcxLink::leave_out(int peer, const LinkWord& last) {
+    Peer& to = peers_[peer];
+    const std::scoped_lock filling(to.filling);
+    if (to.left_out.load()) return;
+    if (!to.writer) {
+        const std::scoped_lock held(lock_);
+        const bool possible = to.reachable() && to.ep != nullptr && !closed_;
+        to.open = possible ? idle_buffer(to) : nullptr;
+    }
+    if (to.open != nullptr && (begin_message(to), to.writer->add(last))) send_message(to);
+    to.left_out.store(true);
+    const std::scoped_lock held(lock_);
+    landing_.refuse(peer, true);
+}
+
+void UcxLink::take_back(int peer) {
+    peers_[peer].left_out.store(false);
+    const std::scoped_lock held(lock_);
+    landing_.refuse(peer, false);
+}
+
 bool UcxLink::progress() {
     if (attendant_) attendant_->stand_by();
     // Who finds the lock taken finds somebody at it.
@@ -112,12 +133,17 @@ void UcxLink::rest() {
 // False: there is nobody to send to.
 bool UcxLink::open_message(Peer& peer) {
     if (!peer.writer) {
-        peer.open = take_buffer(peer);
+        peer.open = peer.left_out.load() ? nullptr : take_buffer(peer);
         if (peer.open == nullptr) return false;
-        const auto sender = static_cast<std::uint32_t>(place_.rank);
-        peer.writer.emplace(peer.open->bytes, MessageHead{place_.secret, peer.next_number++, sender, 0, 0});
+        begin_message(peer);
     }
     return true;
+}
+
+void UcxLink::begin_message(Peer& peer) {
+    if (peer.writer) return;
+    const auto sender = static_cast<std::uint32_t>(place_.rank);
+    peer.writer.emplace(peer.open->bytes, MessageHead{place_.secret, peer.next_number++, sender, 0, 0});
 }
 
 // Waits while too much is on its way, and lets arrivals land meanwhile: both ends may be waiting like this.
@@ -249,7 +275,7 @@ void UcxLink::close_connections(std::int64_t timeout_ns) {
     const std::int64_t deadline_ns = now_ns() + timeout_ns;
     const auto has_left = [](const Peer& peer) { return peer.idle.size() == peer.buffers.size(); };
     const auto is_awaited = [&](const Peer& peer) {
-        return peer.reachable() && !peer.given_up.load() && !has_left(peer);
+        return peer.reachable() && !peer.given_up.load() && !peer.left_out.load() && !has_left(peer);
     };
     while (std::any_of(peers_.begin(), peers_.end(), is_awaited) && now_ns() < deadline_ns) {
         if (!worker_->progress()) yield();

@@ -29,6 +29,8 @@ class UcxLink final : public Link {
     void be_patient(const Patience& patience) override { patience_ = patience; }
     bool progress() override;
     void rest() override;
+    void leave_out(int peer, const LinkWord& last) override;
+    void take_back(int peer) override;
     bool dead(int peer) const override { return !peers_[peer].reachable(); }
 
     LinkStats stats(int peer);
@@ -54,6 +56,7 @@ class UcxLink final : public Link {
     static void failed(void* peer, ucp_ep_h ep, ucs_status_t status);
 
     bool open_message(Peer& peer);
+    void begin_message(Peer& peer);
     Buffer* take_buffer(Peer& peer);
     Buffer* idle_buffer(Peer& peer);
     void send_message(Peer& peer);

@@ -82,8 +82,9 @@ template <class Team, class Entry, class Total>
 TEAM_FN void scan_rows(
     const Team& team, const NumberTable& table, int first_column, int num_columns, Entry entry, Total total) {
     auto* numbers = reinterpret_cast<std::uint16_t*>(team.scratch());
-    team.lanes(num_columns * table.num_rows,
-               [&](int i) { numbers[i] = table.row(i / num_columns)[first_column + i % num_columns]; });
+    team.lanes(num_columns * table.num_rows, [&](int i) {
+        numbers[i] = static_cast<std::uint16_t>(table.at(i / num_columns, first_column + i % num_columns));
+    });
     team.sync();
     team.lanes(num_columns, [&](int c) {
         std::uint32_t begin = 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "team/gpu/gpu_team.cuh"
+#include "team/members.hpp"
 
 DEEP_LL_TIER_BEGIN
 
@@ -11,6 +12,7 @@ template <class Team, int kWords>
 TEAM_FN void publish_all(const Team& team, const PeerMap& peers, const Word (&words)[kWords]) {
     team.sync();
     team.lanes(peers.size, [&](int peer) {
+        if (peers.is_masked(peer)) return;
         if constexpr (kWords > 1) fence_release_sys();
 #pragma unroll
         for (const Word& word : words) {
@@ -43,8 +45,80 @@ TEAM_FN bool await_word(const std::uint64_t* word,
     return reached(load_acquire_sys(word), epoch);
 }
 
+TEAM_FN void leave_note(const PeerMap& peers, int rank, std::uint64_t offset, std::uint64_t word) {
+    store_release_sys(&peers.at<Signal>(rank, note_by(peers, peers.rank) + offset)->word, word);
+}
+
+// Tells a rank that it is left out. By one lane.
+template <class Team>
+TEAM_FN void tell_left_out(const Team&, const PeerMap& peers, int rank) {
+    leave_note(peers, rank, offsetof(Note, evicted), 1);
+}
+
+// From now on the group goes on without `rank`, which is told so. By one lane.
+template <class Team>
+TEAM_FN void leave_out(const Team& team, const PeerMap& peers, int rank) {
+    global_memory(peers.mask)[rank] = 1;
+    tell_left_out(team, peers, rank);
+}
+
+// One lane's wait for one rank, where ranks may be left out: host/vigil.hpp says why who waits shows life.
+class Vigil {
+   public:
+    TEAM_FN Vigil(std::int64_t timeout_ns, std::uint64_t start_ns)
+        : timeout_ns_(static_cast<std::uint64_t>(timeout_ns)),
+          start_ns_(start_ns),
+          beaten_ns_(start_ns),
+          looked_ns_(start_ns) {}
+
+    // False: `rank` has been missing for too long.
+    template <class Team>
+    TEAM_FN bool look(const Team& team, const PeerMap& peers, int rank) {
+        constexpr std::uint64_t kBeats = 8;  // within the deadline
+        if (timeout_ns_ == 0) return true;
+        const std::uint64_t now = now_ns();
+        if (now - beaten_ns_ >= timeout_ns_ / kBeats) {
+            beaten_ns_ = now;
+            for (int peer = 0; peer < peers.size; ++peer) leave_note(peers, peer, offsetof(Note, beat), now);
+        }
+        if (now - looked_ns_ < timeout_ns_ / 2) return true;
+        const bool is_first = looked_ns_ == start_ns_;
+        const std::uint64_t beat = observe(team, peers, note_by(peers, rank) + offsetof(Note, beat));
+        const bool is_silent = !is_first && beat == beat_;
+        beat_ = beat;
+        looked_ns_ = now;
+        return now - start_ns_ < (is_silent ? 1 : 2) * timeout_ns_;
+    }
+
+   private:
+    const std::uint64_t timeout_ns_, start_ns_;
+    std::uint64_t beaten_ns_, looked_ns_;
+    std::uint64_t beat_ = 0;  // at the last look
+};
+
+// As await_word, but who does not come is left out. False: others have left this rank out.
+template <class Team>
+TEAM_FN bool await_member(const Team& team,
+                          const PeerMap& peers,
+                          int rank,
+                          const std::uint64_t* word,
+                          std::uint32_t epoch,
+                          Vigil vigil) {
+    constexpr int kLooks = 64;
+    for (int look = 1; !reached(load_relaxed_sys(word), epoch); ++look) {
+        if (look % kLooks != 0) continue;
+        for (int writer = 0; writer < peers.size; ++writer)
+            if (evicts(team, peers, writer)) return false;
+        if (vigil.look(team, peers, rank)) continue;
+        leave_out(team, peers, rank);
+        return true;
+    }
+    return reached(load_acquire_sys(word), epoch);
+}
+
 // Waits until signal_of(rank) has reached `epoch` for every rank, a lane for each. False: it gave up, and
-// `report` says on whom.
+// `report` says on whom. With a mask it never gives up on peers but leaves them out, and fails only if they
+// have left this rank out.
 template <class Team, class SignalOf>
 TEAM_FN bool await_all(const Team& team,
                        const PeerMap& peers,
@@ -55,8 +129,12 @@ TEAM_FN bool await_all(const Team& team,
                        std::uint32_t phase) {
     const std::uint64_t start = now_ns();
     const int late = team.first(peers.size, [&](int rank) {
-        return !await_word(&peers.mine<Signal>(signal_of(rank))->word, epoch, start, policy.timeout_ns);
+        const std::uint64_t* word = &peers.mine<Signal>(signal_of(rank))->word;
+        if (!peers.can_shrink()) return !await_word(word, epoch, start, policy.timeout_ns);
+        return !peers.is_masked(rank) &&
+               !await_member(team, peers, rank, word, epoch, Vigil(policy.timeout_ns, start));
     });
+    if (peers.can_shrink()) return is_member(team, peers, epoch, report, phase);
     if (late < 0) return true;
     team.once([&] {
         report.expect(phase, epoch);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/check.hpp"
+#include "team/host/faults.hpp"
 #include "team/team.hpp"
 
 namespace deep_ll {
@@ -60,15 +61,20 @@ class HostTeam {
 
     template <class F>
     TEAM_FN void share(int n, F f) const {
-        for (int i = state_.index; i < n; i += state_.count) f(i);
+        for (int i = state_.index; i < n; i += state_.count) {
+            fault_point("row");
+            f(i);
+        }
     }
 
     template <class F>
     TEAM_FN void share_blocks(int num_groups, const std::uint32_t* counts, int block, F f) const {
         for (int group = 0; group < num_groups; ++group) {
             const int rows = static_cast<int>(counts[group]);
-            for (int at = state_.index * block; at < rows; at += state_.count * block)
+            for (int at = state_.index * block; at < rows; at += state_.count * block) {
+                fault_point("row");
                 f(group, at, rows - at < block ? rows - at : block);
+            }
         }
     }
 

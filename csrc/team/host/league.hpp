@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "team/host/faults.hpp"
 #include "team/host/host_team.hpp"
 #include "team/phase.hpp"
 
@@ -51,6 +52,7 @@ class League {
    private:
     template <class F>
     bool one(Solo<F>& phase) {
+        fault_point_of(phase.name);
         bool go_on = true;
         auto on_team = [&](const HostTeam& team) { go_on = phase.run(team); };
         on_teams(1, on_team);
@@ -58,7 +60,11 @@ class League {
     }
     template <class F>
     bool one(Wide<F>& phase) {
-        on_teams(num_teams_, phase.run);
+        auto on_team = [&](const HostTeam& team) {
+            fault_point_of(phase.name);
+            phase.run(team);
+        };
+        on_teams(num_teams_, on_team);
         return true;
     }
     template <class F>

@@ -38,7 +38,7 @@ TEAM_FN void scan_rows(
     for (int c = 0; c < num_columns; ++c) {
         std::uint32_t begin = 0;
         for (int r = 0; r < table.num_rows; ++r) {
-            const std::uint32_t number = table.row(r)[first_column + c];
+            const std::uint32_t number = table.at(r, first_column + c);
             entry(c, r, begin, number);
             begin += number;
         }

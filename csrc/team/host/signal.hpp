@@ -1,15 +1,11 @@
 // signal.hpp: publishing and awaiting words on a host.
 #pragma once
 
-#include <atomic>
-
-#include "symm/doorbell.hpp"
 #include "symm/gone.hpp"
-#include "team/host/host_team.hpp"
+#include "team/host/faults.hpp"
+#include "team/host/vigil.hpp"
 
 DEEP_LL_TIER_BEGIN
-
-constexpr std::int64_t kNapNs = 100'000'000;  // between two looks at the deadline
 
 TEAM_FN void pause_briefly() {
 #if defined(__x86_64__)
@@ -31,6 +27,7 @@ TEAM_FN void signal_by_link(const PeerMap& peers, int peer, const Word (&words)[
 template <class Team, int kWords>
 TEAM_FN void publish_all(const Team&, const PeerMap& peers, const Word (&words)[kWords]) {
     peers.each([&](int peer) {
+        fault_point("peer");
         if (peers.is_linked(peer)) return signal_by_link(peers, peer, words);
         for (const Word& word : words) {
             std::atomic_ref<std::uint64_t> to(peers.at<Signal>(peer, word.signal)->word);
@@ -46,8 +43,7 @@ TEAM_FN std::uint64_t observe(const Team&, const PeerMap& peers, std::uint64_t s
     return std::atomic_ref<std::uint64_t>(peers.mine<Signal>(signal)->word).load(std::memory_order_acquire);
 }
 
-// Waits until signal_of(rank) has reached `epoch` for every rank. False: it gave up, and `report` says on
-// whom.
+// The words that a wait is for: those of all ranks that are not left out.
 template <class SignalOf>
 class Arrivals {
    public:
@@ -56,26 +52,32 @@ class Arrivals {
 
     // Skips what has arrived; true when all have.
     bool all() {
-        while (first_ < peers_.size && reached(load(first_), epoch_)) ++first_;
+        while (first_ < peers_.size && !is_missing(first_)) ++first_;
         return first_ == peers_.size;
+    }
+    template <class F>
+    void each_missing(F f) const {
+        for (int rank = first_; rank < peers_.size; ++rank)
+            if (is_missing(rank)) f(rank);
     }
     std::uint64_t count_missing() const {
         std::uint64_t missing = 0;
-        for (int rank = first_; rank < peers_.size; ++rank) missing += !reached(load(rank), epoch_);
+        each_missing([&](int) { ++missing; });
         return missing;
     }
-    // Somebody who will never come, and has not.
-    bool any_dead() const {
+    // One of the missing who will never come; -1: none.
+    int dead() const {
         for (int rank = first_; rank < peers_.size; ++rank)
-            if (is_gone(peers_, rank) && !reached(load(rank), epoch_)) return true;
-        return false;
+            if (is_gone(peers_, rank) && is_missing(rank)) return rank;
+        return -1;
     }
     void describe(WaitReport& report, std::uint32_t phase) const {
         report.expect(phase, epoch_);
-        for (int rank = first_; rank < peers_.size; ++rank) report.note(rank, load(rank));
+        each_missing([&](int rank) { report.note(rank, load(rank)); });
     }
 
    private:
+    bool is_missing(int rank) const { return !peers_.is_masked(rank) && !reached(load(rank), epoch_); }
     std::uint64_t load(int rank) const {
         std::uint64_t& word = peers_.template mine<Signal>(signal_of_(rank))->word;
         return std::atomic_ref<std::uint64_t>(word).load(std::memory_order_acquire);
@@ -87,36 +89,51 @@ class Arrivals {
     int first_ = 0;
 };
 
+// Before a nap: whether there is still something to wait for.
+template <class Team, class Waiting>
+bool goes_on(const Team& team, const PeerMap& peers, Waiting& waiting, Vigil& vigil, WaitReport& report) {
+    if (!is_member(team, peers)) report.outcome = WaitOutcome::evicted;
+    if (report.outcome == WaitOutcome::evicted) return false;
+    if (vigil.is_over()) report.outcome = WaitOutcome::timeout;
+    if (report.outcome == WaitOutcome::timeout) return false;
+    vigil.look(team, waiting);
+    for (int rank = waiting.dead(); rank >= 0; rank = waiting.dead()) {
+        if (!peers.can_shrink()) report.outcome = WaitOutcome::dead;
+        if (!peers.can_shrink()) return false;
+        leave_out(team, peers, rank);
+    }
+    return true;
+}
+
 // Sleeps once, until what is missing may have come; false when it is time to give up.
-template <class Waiting>
-bool nap(Waiting& waiting,
+template <class Team, class Waiting>
+bool nap(const Team& team,
+         Waiting& waiting,
          const PeerMap& peers,
-         std::int64_t deadline_ns,
+         Vigil& vigil,
          const WaitPolicy& policy,
          WaitReport& report) {
-    const std::int64_t left = deadline_ns == 0 ? kNapNs : deadline_ns - now_ns();
-    if (left <= 0) report.outcome = WaitOutcome::timeout;
-    if (left <= 0) return false;
-    if (waiting.any_dead()) report.outcome = WaitOutcome::dead;
-    if (report.outcome == WaitOutcome::dead) return false;
+    if (!goes_on(team, peers, waiting, vigil, report)) return false;
     Doorbell& bell = peers.mine<HeapHeader>(0)->doorbell;
     const std::uint64_t arrived = bell.arrived.load(std::memory_order_acquire);
     const std::uint64_t missing = waiting.count_missing();
     if (missing == 0) return true;
-    const std::int64_t before = now_ns();
+    const std::int64_t before = now_ns(), nap_ns = vigil.nap_ns();
     if (peers.has_links()) peers.link->rest();
     sleep(
-        bell, arrived, missing, left < kNapNs ? left : kNapNs,
-        [](void* context) { return !static_cast<Waiting*>(context)->all(); }, &waiting);
+        bell, arrived, missing, nap_ns, [](void* context) { return !static_cast<Waiting*>(context)->all(); },
+        &waiting);
+    vigil.woke(before, nap_ns);
     if (now_ns() - before < kNapNs / 2 || !policy.interrupted()) return true;
     report.outcome = WaitOutcome::interrupted;
     return false;
 }
 
 // Spins briefly, gives the core away a few times, then sleeps: many ranks on few cores must not burn the
-// cores that the ranks they wait for need. False: it gave up, and `report` says on whom.
+// cores that the ranks they wait for need. False: it gave up, and `report` says on whom. With a mask it never
+// gives up on peers but leaves them out, and fails only if they have left this rank out.
 template <class Team, class SignalOf>
-bool await_all(const Team&,
+bool await_all(const Team& team,
                const PeerMap& peers,
                std::uint32_t epoch,
                SignalOf signal_of,
@@ -124,22 +141,23 @@ bool await_all(const Team&,
                WaitReport& report,
                std::uint32_t phase) {
     Arrivals<SignalOf> arrivals(peers, epoch, signal_of);
+    const auto is_through = [&] { return is_member(team, peers, epoch, report, phase); };
     for (int i = 0; i < policy.num_pauses; ++i) {
-        if (arrivals.all()) return true;
+        if (arrivals.all()) return is_through();
         pause_briefly();
     }
     for (int i = 0; i < policy.num_yields; ++i) {
-        if (arrivals.all()) return true;
+        if (arrivals.all()) return is_through();
         if (!peers.has_links() || !peers.link->progress()) yield();
     }
-    if (arrivals.all()) return true;
-    const std::int64_t deadline_ns = policy.timeout_ns == 0 ? 0 : now_ns() + policy.timeout_ns;
+    if (arrivals.all()) return is_through();
+    Vigil vigil(peers, policy.timeout_ns);
     while (!arrivals.all()) {
-        if (nap(arrivals, peers, deadline_ns, policy, report)) continue;
+        if (nap(team, arrivals, peers, vigil, policy, report)) continue;
         arrivals.describe(report, phase);
-        return false;
+        break;
     }
-    return true;
+    return is_through() && report.outcome == WaitOutcome::done;
 }
 
 // For what the caller looks at once the call is over.

@@ -101,7 +101,7 @@ class Buffer(buffer.Buffer):
         self, handle: PlainHandle, **keywords: object
     ) -> torch.Tensor:
         found = self._find(handle)
-        return super().get_next_low_latency_combine_buffer(found, **keywords)
+        return super().get_next_low_latency_combine_buffer(found, **keywords)  # type: ignore[arg-type]
 
     def destroy(self) -> None:
         """Lets go of the memory. Collective on GPUs.

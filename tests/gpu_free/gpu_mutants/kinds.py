@@ -22,6 +22,7 @@ DISPATCH, COMBINE, PHASES, ACCEPT, ARGS = (
     f"ep/{name}.hpp" for name in ("dispatch", "combine", "phases", "accept", "args")
 )
 WORDS, WINDOW = "team/signal.hpp", "ep/window.hpp"
+SHRINK, MEMBERS = "ep/shrink.hpp", "team/members.hpp"
 RACE, HANG, FAULT, BYTES = "^Race", "^Hang", "^Fault", "differ"
 
 

@@ -74,7 +74,10 @@ ORDERS = {
     "wait_gpu": access("ld.acquire.sys.global.u64", "ld.acquire.gpu.global.u64", "few"),
     "wait_cta": access("ld.acquire.sys.global.u64", "ld.acquire.cta.global.u64", "few"),
     "wait_only_polls": one(
-        SIGNAL, "return reached(load_acquire_sys(word), epoch);", "return true;", "few"
+        SIGNAL,
+        "(timeout_ns)) return false; } return reached(load_acquire_sys(word), epoch);",
+        "(timeout_ns)) return false; } return true;",
+        "few",
     ),
     "poll_plain": access("ld.relaxed.sys.global.u64", "ld.global.u64", "few"),
     "poll_gpu": access("ld.relaxed.sys.global.u64", "ld.relaxed.gpu.global.u64", "few"),

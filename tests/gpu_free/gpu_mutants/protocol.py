@@ -5,7 +5,9 @@ from .kinds import (
     ARGS,
     COMBINE,
     DISPATCH,
+    MEMBERS,
     PHASES,
+    SHRINK,
     WINDOW,
     WORDS,
     Mutant,
@@ -27,7 +29,35 @@ OF_READER = "args.window.desk(source) + offsetof(Desk, combined) + "
 OF_WRITER = "args.window.desk(args.shape.rank) + offsetof(Desk, combined) + "
 ANY = "Race|differ|disagrees|gave up"
 
+PLACE_THEN_GRANT = (
+    "if (heard) place_rows(team, args, epoch); team.sync(); "
+    "return heard && (!args.peers.can_shrink() || exchange_grants(team, args, epoch));"
+)
+GRANT_THEN_PLACE = (
+    "const bool done = heard && (!args.peers.can_shrink() || exchange_grants(team, args, epoch)); "
+    "if (heard) place_rows(team, args, epoch); team.sync(); return done;"
+)
+
 PROTOCOL = {
+    # Ranks that may be left out
+    "granted_before_it_is_written": one(
+        DISPATCH, PLACE_THEN_GRANT, GRANT_THEN_PLACE, "shrinkable", ANY
+    ),
+    "gaps_stay": one(
+        DISPATCH, "if (args.peers.can_shrink()) close_gaps(team, args);", "", "lost", ANY
+    ),
+    "labels_do_not_move": one(
+        SHRINK, "move(layout.labels, Label::bytes(args.shape));", "", "lost", ANY
+    ),
+    "sources_are_not_told_that_rows_moved": one(
+        SHRINK, "write_grant(args, epoch, source, local, to);", "", "lost_pulled", ANY
+    ),
+    "views_are_not_adopted": one(
+        DISPATCH, "adopt_views(team, args, epoch);", "(void)epoch;", "heard", "^Hang"
+    ),
+    "notes_are_ignored": one(
+        MEMBERS, "return !peers.can_shrink() ||", "return true ||", "goes_on", "Assertion"
+    ),
     # Slots
     "one_slot_of_counts": one(WINDOW, "counts.slot(epoch)", "counts.slot(0)", "hooks free"),
     "one_slot_of_rows": one(ARGS, "window.recv.slot(recv_slot)", "window.recv.slot(0)", "hooks"),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import ptx
 from cases import Case
 from gpu_programs import Batch, free_running, hooks, plain
-from gpu_world import SEND, Layout, World
+from gpu_world import SEND, TIMEOUT_NS, Layout, World
 from late_programs import (
     BAD_CHOICE,
     FAILED,
@@ -22,6 +22,7 @@ from late_programs import (
     watch,
 )
 from ptx import Program
+from shrink_programs import goes_on, others_have_heard, rows_are_lost
 
 ONE_BLOCK, TWO_TEAMS, BLOCKS = (1, 4), (1, 8), (3, 4)
 
@@ -33,11 +34,14 @@ class Run:
     layouts: tuple[tuple[int, int], ...]  # blocks, warps; one after the other
     seeds: int = 3  # at least one for each layout
     may_fail: bool = False
+    timeout_ns: int = TIMEOUT_NS
+    shrink: bool = False
 
     def worlds(self, program: Program) -> Iterable[World]:
         for seed in range(self.seeds):
             blocks, warps = self.layouts[seed % len(self.layouts)]
-            yield World(program, self.case, Layout(blocks, warps, seed))
+            layout = Layout(blocks, warps, seed)
+            yield World(program, self.case, layout, self.timeout_ns, self.shrink)
 
     def complaint(self, program: Program) -> str:
         """What was wrong; nothing: nothing was."""
@@ -124,6 +128,8 @@ def cancelling(world: World) -> None:
 FEW = {"world": 2, "tokens": 5, "max_tokens": 8}
 MANY = {"world": 2, "tokens": 24, "max_tokens": 24, "rounds": 1}
 THREE = {"world": 3, "experts": 6, "tokens": (4, 0, 7), "max_tokens": 8}
+ALL = {"world": 3, "experts": 6, "tokens": (5, 6, 7), "max_tokens": 8}
+SOON_NS = 10**7
 ALONE = {"world": 2, "topk": 1, "tokens": (0, 1), "max_tokens": 1, "routing": "hot"}
 ALL_LAYOUTS = (TWO_TEAMS, BLOCKS, ONE_BLOCK)
 RUNS = {
@@ -179,4 +185,19 @@ RUNS = {
     "bad_choice": Run(bad_choice_is_told, Case(**FEW), (ONE_BLOCK,), 3),
     "choices": Run(bad_choices, Case(**FEW), (ONE_BLOCK,), 3),
     "failure": Run(failure_is_told, Case(**FEW), ALL_LAYOUTS, may_fail=True),
+    # Ranks that may be left out
+    "shrinkable": Run(free_running, Case(**THREE, rounds=3), ((2, 4), ONE_BLOCK), 3, shrink=True),
+    "lost": Run(rows_are_lost, Case(**ALL), (ONE_BLOCK,), 1, timeout_ns=SOON_NS, shrink=True),
+    "lost_pulled": Run(
+        rows_are_lost,
+        Case(**ALL, zero_copy=True),
+        (ONE_BLOCK,),
+        1,
+        timeout_ns=SOON_NS,
+        shrink=True,
+    ),
+    "heard": Run(
+        others_have_heard, Case(**ALL), (ONE_BLOCK,), 1, may_fail=True, timeout_ns=0, shrink=True
+    ),
+    "goes_on": Run(goes_on, Case(**ALL), (ONE_BLOCK,), 1, may_fail=True, shrink=True),
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 CSRC = HERE.parents[2] / "csrc"
-UNITS = ("team/host/pool.cpp", "symm/doorbell.cpp", "core/check.cpp")
+UNITS = ("team/host/faults.cpp", "team/host/pool.cpp", "symm/doorbell.cpp", "core/check.cpp")
 FLAGS = ["-std=c++20", "-O2", "-g1", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden"]
 
 

@@ -43,7 +43,7 @@ bool run(League& league, const CombineLaunch& launch) {
 }
 
 bool run_credit(League& league, const CombineLaunch& launch) {
-    return await_credit(league, launch.args);
+    return launch.halves & kMeet ? meet_all(league, launch.args) : await_credit(league, launch.args);
 }
 
 // As league.cuh does: after a wait was given up, nothing runs any more.
