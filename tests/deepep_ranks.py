@@ -60,19 +60,28 @@ class Step(NamedTuple):
     combined: Tensor
 
 
-def step_of(case: Case, step_idx: int, rank: int) -> Step:
-    """The oracle's view of a step."""
+def step_of(case: Case, step_idx: int, rank: int, gone: tuple[int, ...] = ()) -> Step:
+    """The oracle's view of a step. Ranks that are gone send nothing, and choices of their experts
+    count as -1."""
     inputs = make_inputs(case, step_idx)
+    owners = [i.topk_idx.div(case.experts // case.world, rounding_mode="floor") for i in inputs]
+    chosen = [
+        i.topk_idx.masked_fill(torch.isin(o, torch.tensor(gone)), -1)[: 0 if r in gone else None]
+        for r, (i, o) in enumerate(zip(inputs, owners, strict=True))
+    ]
     received = reference.dispatch(
-        [i.x for i in inputs], [i.topk_idx for i in inputs], case.experts, **CASTS[case.cast]
+        [i.x[: len(idx)] for i, idx in zip(inputs, chosen, strict=True)],
+        chosen,
+        case.experts,
+        **CASTS[case.cast],
     )
     outputs = [
         [_answer(e, owner * len(experts) + local) for local, e in enumerate(experts)]
         for owner, experts in enumerate(received)
     ]
     mine = inputs[rank]
-    combined = reference.combine(rank, outputs, received, mine.topk_idx, mine.topk_weights)
-    return Step(mine, combined)
+    weights = mine.topk_weights[: len(chosen[rank])]
+    return Step(mine, reference.combine(rank, outputs, received, chosen[rank], weights))
 
 
 def assert_combined(actual: Tensor, step: Step, where: str) -> None:

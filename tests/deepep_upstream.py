@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass
 from itertools import product
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -106,7 +106,10 @@ class Exchange:
 
     def run(self, x: Tensor, way: Way) -> int:
         """All of it; the hash of what came."""
+        if self.fails("dispatch"):
+            return 0
         rows, scales, counts, handle = self.dispatch(x, way)
+        self.check_mask()
         simulated = self.dequantize(rows, scales)
         value = 0
         for local in range(len(counts)):
@@ -114,11 +117,21 @@ class Exchange:
             valid = int(counts[local])
             for received in (rows, scales):
                 value ^= 0 if received is None else self.hash(received[local, :valid])
+        if self.fails("combine"):
+            return 0
         for zero_copy in (False,) if self.setup.use_logfmt else (False, True):
             combined = self.combine(simulated, handle, way, zero_copy)
+            self.check_mask()
             self.check_combined(x, way, combined)
             value ^= self.hash(combined)
         return value
+
+    def fails(self, _call: str) -> bool:
+        """Whether this rank is gone from this call on."""
+        return False
+
+    def check_mask(self) -> None:
+        """Nobody is ever masked."""
 
     def dispatch(self, x: Tensor, way: Way) -> tuple[Tensor, Tensor | None, Tensor, Any]:
         """Once or twice, so that both halves of the memory are met; with statistics."""
@@ -203,6 +216,47 @@ class Exchange:
             assert difference < COMBINED[way.cast == "fp8"], difference
 
 
+class Shrinking(Exchange):
+    """The same while ranks fail: they make no calls any more, and the others go on without them."""
+
+    FAILING: ClassVar = {"dispatch": 1, "combine": 3, "clean": 5}
+
+    def __init__(self, group: Any, *args: Any) -> None:
+        super().__init__(*args)
+        self._group, self._gone, self._met = group, set[int](), list[str]()
+
+    def run(self, x: Tensor, way: Way) -> int:
+        value = super().run(x, way)
+        if not self.fails("clean"):
+            setup = self.setup
+            self.buffer.clean_low_latency_buffer(setup.tokens, setup.hidden, setup.experts)
+            self.check_mask()
+        return value
+
+    def fails(self, call: str) -> bool:
+        if call not in self._met and self.buffer.rank not in self._gone:
+            # All are there when one fails, so that a slow machine does not look like another.
+            dist.barrier(self._group)
+            self._met.append(call)
+            self._gone.add(self.FAILING[call])
+        return self.buffer.rank in self._gone
+
+    def end(self) -> None:
+        """Who failed meets the others where they do, and at last all."""
+        for _ in range(len(self.FAILING) - len(self._met) + 1):
+            dist.barrier(self._group)
+
+    def check_mask(self) -> None:
+        status = torch.full((self.setup.world,), -1, dtype=torch.int32)
+        self.buffer.low_latency_query_mask_buffer(status)
+        self.masked = status == 1
+        assert status.tolist() == [int(rank in self._gone) for rank in range(self.setup.world)]
+        num_local = self.setup.experts // self.setup.world
+        topk_idx = self.inputs.topk_idx
+        owners = topk_idx.div(num_local, rounding_mode="floor")
+        topk_idx[torch.isin(owners, torch.tensor(sorted(self._gone)))] = -1
+
+
 def check_all(group: Any, setup: Setup, seed: int) -> None:
     """Every x in every way."""
     with deep_ep_installed() as deep_ep:
@@ -232,3 +286,15 @@ def pressure(group: Any, setup: Setup, seed: int, num_repeats: int) -> list[int]
             hashes.append(value)
         buffer.destroy()
     return hashes
+
+
+def shrink(group: Any, setup: Setup, timeout_s: float) -> None:
+    """Three ranks fail, one in each call."""
+    with deep_ep_installed(timeout_s) as deep_ep:
+        buffer = open_buffer(deep_ep, group, setup, enable_shrink=True)
+        inputs = make_inputs(deep_ep, group, setup, seed=1)
+        exchange = Shrinking(group, deep_ep, buffer, setup, inputs)
+        for way in WAYS:
+            exchange.run(inputs.xs[0], way)
+        exchange.end()
+        buffer.destroy()

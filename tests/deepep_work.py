@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from cases import CASTS, Case
 from deepep_engines import (
     Microbatches,
@@ -79,6 +80,43 @@ def vllm_after_a_failed_step(group: Any, case: Case) -> None:
             output = layers[step_idx % len(layers)].forward(step.mine)
             assert_combined(output, step, f"step {step_idx}")
         manager.destroy()
+
+
+def vllm_masks(group: Any, case: Case, stalled: int, timeout_s: float) -> list[list[int]]:
+    """One rank misses a step; the others notice by polling and go on, then all make new buffers.
+
+    Returns:
+        The masks that each poll with a fault saw.
+    """
+    rank = dist.get_rank(group)
+    steps = [step_of(case, step_idx, rank) for step_idx in range(4)]
+    without = [step_of(case, step_idx, rank, gone=(stalled,)) for step_idx in (4, 5)]
+    last = step_of(case, 6, rank)
+    seen = []
+    with deep_ep_installed(timeout_s) as deep_ep:
+        manager = VllmManager(deep_ep, group, enable_shrink=True)
+        buffer = manager.get_handle(case)
+        layer = VllmLayer(buffer, case)
+        for step_idx, step in enumerate(steps):
+            dist.barrier(group)  # who is late for other reasons must not look like a fault
+            assert_combined(layer.forward(step.mine), step, f"step {step_idx}")
+            assert not manager.query_fault(buffer)
+            if step_idx == 1:  # as after a fault elsewhere: memory and masks are cleaned
+                dist.barrier(group)
+                manager.clean_buffers(buffer)
+        dist.barrier(group)
+        for step in without if rank != stalled else ():
+            assert_combined(layer.forward(step.mine), step, "without a rank")
+            assert manager.query_fault(buffer)
+            seen.append(manager.mask.tolist())
+        dist.barrier(group)
+        manager.destroy()
+        manager = VllmManager(deep_ep, group, enable_shrink=True)
+        layer = VllmLayer(manager.get_handle(case), case)
+        assert_combined(layer.forward(last.mine), last, "new buffers")
+        assert not manager.query_fault(layer.buffer)
+        manager.destroy()
+    return seen
 
 
 def sglang_steps(group: Any, case: Case, return_recv_hook: bool) -> int:

@@ -17,6 +17,7 @@ DECODE = Case(world=WORLD, experts=8, tokens=(5, 0, 16, 1), hidden=512, routing=
 IDLE = Case(world=WORLD, experts=8, tokens=(0, 3, 0, 0), hidden=512, seed=1)
 NOBODY = Case(world=WORLD, experts=8, tokens=0, hidden=512, seed=2)
 WITH_FLAGS = list(zip(CASTS, (False, True) * 2, strict=True))
+MASK_AFTER_S = 2.0  # long for a rank that lives, short for a test
 
 
 def case(base: Case = DECODE, **changes: object) -> Case:
@@ -39,6 +40,13 @@ def test_vllm_microbatches(pools: Pools, cast: str, second: Case) -> None:
 
 def test_vllm_goes_on_after_a_failed_step(pools: Pools) -> None:
     pools(WORLD).run(deepep_work.vllm_after_a_failed_step, DECODE)
+
+
+def test_vllm_polls_masks(pools: Pools) -> None:
+    stalled = 2
+    masks = pools(WORLD).run(deepep_work.vllm_masks, DECODE, stalled, MASK_AFTER_S)
+    for rank, seen in enumerate(masks):
+        assert seen == ([] if rank == stalled else [[0, 0, 1, 0]] * 2)
 
 
 @pytest.mark.parametrize(("cast", "hooks"), WITH_FLAGS)

@@ -5,7 +5,8 @@
 (c) its last 128 channels are the token's number, near it if scales are rounded;
 (d) the rows that layout_range gives to a source are that source's, and as many as it sent;
 (e) combined rows are near x times the sum of the weights, and no NaN is among them;
-(f) runs of a seed repeat their bits, whatever the order of rows.
+(f) runs of a seed repeat their bits, whatever the order of rows;
+(g) ranks that fail are masked, after each call exactly those, and all of this holds without them.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ SETUPS = [
     pytest.param(Setup(4, 8, disable_nvlink=True), marks=needs_ucx),
 ]
 NUM_REPEATS = 20
+MASK_AFTER_S = 2.0  # long for a rank that lives, short for a test
 
 
 @pytest.mark.parametrize("setup", SETUPS, ids=str)
@@ -43,3 +45,8 @@ def test_pressure(pools: Pools, seed: int) -> None:
     hashes = pools(4).run(deepep_upstream.pressure, setup, seed, NUM_REPEATS)
     assert all(len(set(of_rank)) == 1 for of_rank in hashes)
     assert len({of_rank[0] for of_rank in hashes}) == len(hashes)  # ranks differ, so hashes tell
+
+
+def test_shrink(pools: Pools) -> None:
+    """One rank fails at the first dispatch, one at the first combine, one at the first clean."""
+    pools(8).run(deepep_upstream.shrink, Setup(8, 32, tokens=16), MASK_AFTER_S)
