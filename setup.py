@@ -33,6 +33,10 @@ import setup_nvcc
 
 CSRC = Path("csrc")
 SYSTEM_HEADERS = Path("/usr/include")
+NO_UCX = (
+    "note: there are no headers of UCX, so this build cannot reach ranks of other hosts. They come "
+    "with pip install libucx-cu13; then build again"
+)
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror"]
 # The same bits on every tier need: no contraction into FMA that the code did not ask for.
 # Vector code needs: no errno and no trapping in float operations.
@@ -196,6 +200,8 @@ def _is_fresh(output: Path, source: Path) -> bool:
 
 
 if __name__ == "__main__":
+    if ucx_headers() is None:
+        print(NO_UCX, file=sys.stderr)
     units = sorted(CSRC.rglob("*.cpp"))
     sources = [str(path) for path in units if path.parent.name != "ucx" or ucx_headers()]
     headers = [str(path) for path in sorted(CSRC.rglob("*.hpp"))]

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import random
 import signal
 import threading
 import time
@@ -155,6 +156,25 @@ def killed_in_traffic(group: Any, victim: int) -> list[int]:
             both.await_word(peer, 3)
     both.link.close(10**9)
     return dead
+
+
+def close_in_traffic(group: Any, rounds: int) -> int:
+    """Links opened again and again, that some ranks close while all send; how many this one did."""
+    os.environ["DEEP_LL_TIMEOUT_S"] = "5"
+    rng, num_early = random.Random(os.getpid()), 0
+    data = np.zeros(MB, np.uint8)
+    for _ in range(rounds):
+        both = Ends(group, MB)
+        is_early = rng.random() < 0.4
+        num_early += is_early
+        end = time.monotonic() + (rng.random() * 0.05 if is_early else 0.1)
+        while time.monotonic() < end:
+            for peer in both.peers:
+                size = rng.choice([100, 60 << 10, MB])
+                both.put(peer, both.inbox(both.rank, size), data[:size])
+                both.signal(peer, 1)
+        both.link.close(rng.choice([0, 10**6, 10**9]))
+    return num_early
 
 
 def passive_target(group: Any, busy_s: float) -> float:

@@ -66,6 +66,13 @@ def test_peer_killed_in_traffic() -> None:
     assert (results[0], results[2]) == ([1], [1])
 
 
+def test_closed_in_traffic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody dies of what others close; freed memory holds nonsense, so that its use is noticed."""
+    monkeypatch.setenv("MALLOC_PERTURB_", "165")
+    with RankPool(5) as pool:
+        assert sum(pool.run(work.close_in_traffic, 25)) > 10
+
+
 def test_peer_stopped(pools) -> None:
     told, victim = pools(2).run(work.stalled_peer, 64 * work.MB)
     assert told["dead"]

@@ -15,13 +15,9 @@ from deep_ll import _native
 HERE = Path(__file__).parent
 PROGRAM = str(HERE / "hosts_work.py")
 PORT = "29555"  # in networks of their own
-LIMIT_S = 100
+LIMIT_S = 240  # on a busy machine; it takes 30
 
 pytestmark = [
-    pytest.mark.skipif(
-        os.environ.get("DEEP_LL_TEST_NODES") != "1",
-        reason="makes network namespaces, as root: asked for by DEEP_LL_TEST_NODES=1",
-    ),
     pytest.mark.skipif(not _native.HAVE_UCX, reason="built without UCX"),
     pytest.mark.slow,
     pytest.mark.timeout(LIMIT_S + 20),

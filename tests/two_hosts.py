@@ -13,7 +13,7 @@ ADDRESSES = ("10.77.0.1", "10.77.0.2")
 # Its own /dev/shm, and nothing mounted here is seen outside. It ends with its parent.
 HOLDER = """
 mount --make-rprivate / && mount -t tmpfs -o size=64m tmpfs /dev/shm &&
-hostname {name} && ip link set lo up && echo ready && exec sleep 300
+hostname {name} && ip link set lo up && echo ready && exec sleep 900
 """
 
 

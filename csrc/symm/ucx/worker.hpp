@@ -9,7 +9,8 @@ namespace deep_ll {
 
 // NOTE [trust]: Landing checks all that comes as a message. UCX's own wire format does not: whoever reaches
 // its TCP port and speaks it can write anywhere into this process, no secret asked. So a link listens on one
-// interface only, and the network behind that must be the job's own, as for MPI.
+// interface only, and the network behind that must be the job's own, as for MPI. (TCP_PUT_ENABLE=n changes
+// nothing: with it UCX 1.22 sends no such requests, but still obeys them.)
 struct WorkerOptions {
     std::string library_path;  // "": see Ucp
     std::string net_device;    // the only network interface that is used and listened on; "": all
