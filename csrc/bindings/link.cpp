@@ -102,6 +102,7 @@ void bind_ucx_link(py::module_& m) {
         .def("rest", &UcxLink::rest, Unlocked())
         .def("dead", &UcxLink::dead)
         .def("take_back", &UcxLink::take_back, Unlocked())
+        .def("why_dead", &UcxLink::why_dead, Unlocked())
         .def("stats", [](UcxLink& link, int peer) { return dict_of(unlocked_stats(link, peer)); })
         .def_property_readonly("dropped", &UcxLink::dropped)
         .def_property_readonly("version", &UcxLink::version)

@@ -88,6 +88,8 @@ def _connect(link: _native.UcxLink, addresses: dict[int, bytes], timeout_s: floa
         except _native.LinkError as error:
             return f"cannot connect to rank {peer} ({error})"
     unheard = link.meet(round(timeout_s * 1e9))
+    for peer in filter(link.dead, unheard):
+        return f"cannot reach rank {peer} ({link.why_dead(peer)})"
     return f"has not heard ranks {unheard} within {timeout_s:g} s" if unheard else ""
 
 

@@ -40,10 +40,16 @@ struct Peer {
     std::vector<Buffer*> idle;  // of these
 
     bool reachable() const { return !dead_.load(std::memory_order_acquire); }
-    void die() { dead_.store(true, std::memory_order_release); }
+    void die(ucs_status_t why) {
+        why_.store(why, std::memory_order_relaxed);
+        dead_.store(true, std::memory_order_release);
+    }
+    // Of a dead one.
+    ucs_status_t why() const { return why_.load(std::memory_order_relaxed); }
 
    private:
     std::atomic<bool> dead_{false};
+    std::atomic<ucs_status_t> why_{UCS_OK};
 };
 
 }  // namespace deep_ll

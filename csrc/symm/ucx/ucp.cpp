@@ -45,6 +45,7 @@ Ucp::Ucp(const std::string& path) {
     find(library, "ucp_worker_arm", worker_arm);
     find(library, "ucp_worker_set_am_recv_handler", worker_set_am_recv_handler);
     find(library, "ucp_ep_create", ep_create);
+    find(library, "ucp_ep_flush_nbx", ep_flush_nbx);
     find(library, "ucp_ep_close_nbx", ep_close_nbx);
     find(library, "ucp_am_send_nbx", am_send_nbx);
     find(library, "ucp_request_check_status", request_check_status);

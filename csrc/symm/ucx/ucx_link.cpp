@@ -30,6 +30,7 @@ UcxLink::UcxLink(const LandingPlace& place, const WorkerOptions& options, std::i
     worker_->receive(arrived, this);
     const auto look = [this] {
         const std::scoped_lock held(lock_);
+        if (closed_) return true;
         for (int i = 0; i < kLooks && worker_->progress();) ++i;
         return worker_->arm();
     };
@@ -56,17 +57,28 @@ std::vector<int> UcxLink::meet(std::int64_t timeout_ns) {
     const std::int64_t deadline_ns = now_ns() + timeout_ns;
     for (;;) {
         const bool has_moved = progress();
-        std::vector<int> unheard;
-        {
-            const std::scoped_lock held(lock_);
-            for (int peer = 0; peer < place_.size; ++peer) {
-                if (peers_[peer].ep != nullptr && !landing_.heard(peer)) unheard.push_back(peer);
-            }
-        }
-        if (unheard.empty() || now_ns() >= deadline_ns) return unheard;
+        const std::vector<int> unheard = find_unheard();
+        const auto is_lost = [&](int peer) { return dead(peer); };
+        const bool is_hopeless = std::any_of(unheard.begin(), unheard.end(), is_lost);
+        if (unheard.empty() || is_hopeless || now_ns() >= deadline_ns) return unheard;
         // Sleeps: many ranks on few cores that only yield here keep each other from what they wait for.
         if (!has_moved) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
+}
+
+std::vector<int> UcxLink::find_unheard() {
+    const std::scoped_lock held(lock_);
+    std::vector<int> unheard;
+    for (int peer = 0; peer < place_.size; ++peer) {
+        if (peers_[peer].ep != nullptr && !landing_.heard(peer)) unheard.push_back(peer);
+    }
+    return unheard;
+}
+
+std::string UcxLink::why_dead(int peer) {
+    const std::scoped_lock held(lock_);
+    if (closed_) return "this link is closed";
+    return worker_->ucp().status_string(peers_[peer].why());
 }
 
 void UcxLink::put(int peer, std::uint64_t offset, const void* from, std::uint64_t bytes) {
@@ -158,7 +170,7 @@ Buffer* UcxLink::take_buffer(Peer& peer) {
         if (is_patient(since_ns)) continue;
         peer.given_up.store(true);
         // Whoever has a policy of its own waits for words, and finds that they do not come.
-        if (patience_.interrupted == nullptr) peer.die();
+        if (patience_.interrupted == nullptr) peer.die(UCS_ERR_TIMED_OUT);
     }
     return nullptr;
 }
@@ -197,19 +209,19 @@ void UcxLink::send_bytes(Peer& peer, std::uint64_t bytes) {
     const bool possible = peer.reachable() && !closed_;
     const ucs_status_ptr_t request =
         possible ? worker_->send(peer.ep, buffer->bytes, bytes, sent, buffer) : nullptr;
-    if (UCS_PTR_IS_ERR(request)) peer.die();
+    if (UCS_PTR_IS_ERR(request)) peer.die(UCS_PTR_STATUS(request));
     if (!UCS_PTR_IS_PTR(request)) peer.idle.push_back(buffer);
 }
 
 void UcxLink::sent(void* request, ucs_status_t status, void* context) {
     auto* buffer = static_cast<Buffer*>(context);
-    if (status != UCS_OK) buffer->peer->die();
+    if (status != UCS_OK) buffer->peer->die(status);
     buffer->peer->idle.push_back(buffer);
     buffer->peer->ucp->request_free(request);
 }
 
-void UcxLink::failed(void* peer, ucp_ep_h, ucs_status_t) {
-    static_cast<Peer*>(peer)->die();
+void UcxLink::failed(void* peer, ucp_ep_h, ucs_status_t status) {
+    static_cast<Peer*>(peer)->die(status);
 }
 
 ucs_status_t UcxLink::arrived(void* context,
@@ -270,7 +282,8 @@ void UcxLink::close(std::int64_t timeout_ns) {
     worker_.reset();
 }
 
-// Not by flushes: UCX's may stay pending for ever once the peer has closed its end.
+// Messages are counted, not only flushed: UCX's flushes may stay pending for ever once the peer has closed
+// its end. They are for the rest of a message that UCX keeps in a buffer of its own.
 void UcxLink::close_connections(std::int64_t timeout_ns) {
     const std::int64_t deadline_ns = now_ns() + timeout_ns;
     const auto has_left = [](const Peer& peer) { return peer.idle.size() == peer.buffers.size(); };
@@ -280,14 +293,17 @@ void UcxLink::close_connections(std::int64_t timeout_ns) {
     while (std::any_of(peers_.begin(), peers_.end(), is_awaited) && now_ns() < deadline_ns) {
         if (!worker_->progress()) yield();
     }
-    std::vector<ucs_status_ptr_t> closes;
+    std::vector<ucs_status_ptr_t> flushes;
     for (Peer& peer : peers_) {
-        if (peer.ep != nullptr)
-            closes.push_back(worker_->close(peer.ep, !peer.reachable() || !has_left(peer)));
+        if (peer.ep != nullptr && peer.reachable() && has_left(peer))
+            flushes.push_back(worker_->flush(peer.ep));
     }
-    worker_->finish(closes, now_ns() + kClosingNs);
+    worker_->finish(flushes, now_ns() + kClosingNs);
+    for (Peer& peer : peers_) {
+        if (peer.ep != nullptr) worker_->close(peer.ep);
+    }
     // Who still waits for a peer shall hear that it waits in vain.
-    for (Peer& peer : peers_) peer.die();
+    for (Peer& peer : peers_) peer.die(UCS_ERR_CANCELED);
 }
 
 }  // namespace deep_ll

@@ -21,7 +21,7 @@ class UcxLink final : public Link {
     const std::string& address() const { return address_; }
     // Once a peer; the peer has to do the same.
     void connect(int peer, const std::string& address);
-    // Waits until every connected peer has been heard; those that were not, in time.
+    // Waits until every connected peer has been heard, or one cannot be any more; those that were not.
     std::vector<int> meet(std::int64_t timeout_ns);
 
     void put(int peer, std::uint64_t offset, const void* from, std::uint64_t bytes) override;
@@ -32,6 +32,9 @@ class UcxLink final : public Link {
     void leave_out(int peer, const LinkWord& last) override;
     void take_back(int peer) override;
     bool dead(int peer) const override { return !peers_[peer].reachable(); }
+
+    // Of a dead peer, in UCX's words.
+    std::string why_dead(int peer);
 
     LinkStats stats(int peer);
     // Bad messages by nobody of the group.
@@ -55,6 +58,7 @@ class UcxLink final : public Link {
     static void sent(void* request, ucs_status_t status, void* buffer);
     static void failed(void* peer, ucp_ep_h ep, ucs_status_t status);
 
+    std::vector<int> find_unheard();
     bool open_message(Peer& peer);
     void begin_message(Peer& peer);
     Buffer* take_buffer(Peer& peer);

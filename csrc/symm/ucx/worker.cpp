@@ -159,11 +159,17 @@ ucs_status_ptr_t Worker::send(ucp_ep_h to,
     return ucp_.am_send_nbx(to, kMessageId, nullptr, 0, message, bytes, &params);
 }
 
-ucs_status_ptr_t Worker::close(ucp_ep_h ep, bool by_force) {
+ucs_status_ptr_t Worker::flush(ucp_ep_h ep) {
+    const ucp_request_param_t params{};
+    return ucp_.ep_flush_nbx(ep, &params);
+}
+
+void Worker::close(ucp_ep_h ep) {
     ucp_request_param_t params{};
     params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-    params.flags = by_force ? UCP_EP_CLOSE_FLAG_FORCE : 0;
-    return ucp_.ep_close_nbx(ep, &params);
+    params.flags = UCP_EP_CLOSE_FLAG_FORCE;
+    const ucs_status_ptr_t request = ucp_.ep_close_nbx(ep, &params);
+    if (UCS_PTR_IS_PTR(request)) ucp_.request_free(request);
 }
 
 void Worker::finish(const std::vector<ucs_status_ptr_t>& requests, std::int64_t deadline_ns) {

@@ -42,8 +42,13 @@ class Worker {
     bool progress() { return ucp_.worker_progress(worker_) != 0; }
     // False: there is something to do already.
     bool arm() { return ucp_.worker_arm(worker_) != UCS_ERR_BUSY; }
-    // By force: what has not left is lost.
-    ucs_status_ptr_t close(ucp_ep_h ep, bool by_force);
+    // Done when all that was sent has left.
+    ucs_status_ptr_t flush(ucp_ep_h ep);
+    // What has not left is lost. No progress after this, but the worker's end.
+    //
+    // NOTE [no progress after a close]: when a connection breaks while it is being closed, UCX's TCP frees it
+    // in the midst of handling its event, and goes on with what it freed: processes died (UCX 1.22).
+    void close(ucp_ep_h ep);
     // Progresses until the requests are done, or it is `deadline_ns`. They are freed.
     void finish(const std::vector<ucs_status_ptr_t>& requests, std::int64_t deadline_ns);
 
