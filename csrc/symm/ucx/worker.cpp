@@ -94,7 +94,7 @@ void Worker::init(const WorkerOptions& options) {
     config.prefer("TCP_RX_SEG_SIZE", "64k");
     // NOTE [one event at a time]: UCX's TCP fetches events of many sockets at once and handles one after the
     // other. If one of them ends a connection (a peer is gone, or both ends connected at once), the
-    // connection of a later one may be freed before its turn: processes died in that (UCX 1.22).
+    // connection of a later one may be freed before its turn.
     config.prefer("TCP_MAX_POLL", "1");
     ucp_params_t params{};
     params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS |
