@@ -19,8 +19,10 @@ help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo 'ARGS="..." goes to the benchmark or to pytest; PYTHON, VENV and CXX choose the tools.'
 
-bench: build $(MPI)  ## Set up, build and run the benchmark; writes bench.json and bench.png
+bench: build $(MPI)  ## Set up, build and run the benchmark; writes bench.json and bench.png, bench_paths.*
 	$(BIN)/python benchmarks/bench_low_latency.py --json bench.json --plot bench.png $(ARGS)
+	$(BIN)/python benchmarks/bench_low_latency.py --paths both --ranks-per-node 8 --peers none \
+		--json bench_paths.json --plot bench_paths.png $(ARGS)
 
 gpu-check: build  ## Set up, build and check one GPU in ten minutes; writes gpu_check.json
 	$(BIN)/python benchmarks/gpu_check.py --json gpu_check.json $(ARGS)
@@ -44,7 +46,7 @@ format: $(SETUP)  ## Format all code and fix what can be fixed
 	$(if $(CXX_FILES),$(BIN)/clang-format -i $(CXX_FILES))
 
 clean:  ## Remove what was built; the environment stays
-	rm -rf build dist *.egg-info deep_ll/*.so deep_ll/_kernels bench.json bench.png gpu_check.json
+	rm -rf build dist *.egg-info deep_ll/*.so deep_ll/_kernels bench.json bench.png bench_paths.json bench_paths.png gpu_check.json
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
