@@ -6,6 +6,9 @@ from typing import TypeAlias, final
 _Greeting: TypeAlias = tuple[int, int, int, int, int, int]
 Difference: TypeAlias = tuple[int, int, _Greeting, _Greeting, int, int]
 
+# What a peer left that cannot be: of what, peer, phase, place, found, bound.
+Nonsense: TypeAlias = tuple[int, int, int, int, int, int]
+
 NONCE_BYTES: int
 MAX_TOPK: int
 MAX_TOKENS: int
@@ -77,11 +80,17 @@ class Batch:
 @final
 class Answer:
     """Which combine: the slot of the dispatch that it answers, its own, whether rows are read in
-    place, whether they travel in LogFMT.
+    place, whether they travel in LogFMT; and that dispatch's layout_range, by address.
     """
 
     def __init__(
-        self, recv_slot: int, combine_slot: int, pulled: bool, logfmt: bool, /
+        self,
+        recv_slot: int,
+        combine_slot: int,
+        pulled: bool,
+        logfmt: bool,
+        layout_range: int,
+        /,
     ) -> None: ...
 
 @final
@@ -124,7 +133,9 @@ class Window:
 
 @final
 class Exchange:
-    """One rank's end. Calls return False when they gave up; report() or disagreement() says why."""
+    """One rank's end. Calls return False when they gave up; nonsense(), report() or
+    disagreement() says why.
+    """
 
     dispatched: int
     combined: int
@@ -158,6 +169,7 @@ class Exchange:
     def bad_choice(self) -> tuple[int, int, int, int] | None: ...
     def report(self) -> tuple[int, int, int, list[tuple[int, int]]]: ...
     def disagreement(self) -> Difference | None: ...
+    def nonsense(self) -> Nonsense | None: ...
 
 @final
 class Launches:
@@ -198,6 +210,7 @@ class Launches:
     def take_bad_choice(self) -> tuple[int, int, int, int] | None: ...
     def report(self) -> tuple[int, int, int, list[tuple[int, int]]]: ...
     def disagreement(self) -> Difference | None: ...
+    def nonsense(self) -> Nonsense | None: ...
     @staticmethod
     def shared_bytes(shape: Shape, num_warps: int, /) -> int: ...
 

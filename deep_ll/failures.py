@@ -8,11 +8,18 @@ from typing import TYPE_CHECKING, Protocol
 from deep_ll.errors import DeepLLError, PeerError, PeerTimeout
 
 if TYPE_CHECKING:
-    from deep_ll._native import Difference
+    from deep_ll._native import Difference, Nonsense
 
 _TIMED_OUT, _DEAD, _EVICTED = 1, 3, 4
 _OUTPUTS = 4
+_COUNT, _LABEL, _GRANT = 1, 2, 3  # of what there is nonsense; else of an epoch
+_FIELDS = 4  # of a label: source, dispatch, token, choice; 16 bits each
 _USABLE = "Nothing was moved, the buffer can be used again"
+_UNUSABLE = "This buffer can only be destroyed now"
+_CORRUPT = (
+    "Its memory or this rank's is corrupt, or it runs another version of deep_ll; nothing was "
+    "written outside this buffer's rows."
+)
 _PHASES = {
     1: "counts",
     2: "rows",
@@ -20,6 +27,7 @@ _PHASES = {
     4: "outputs",
     5: "grants",
     6: "meeting",
+    7: "labels of the rows to send back",
 }
 _NAMES = ("num_experts", "num_max_dispatch_tokens_per_rank", "hidden", "top-k", "format", "slot")
 _FORMATS = ("bf16", "fp8", "fp8 with rounded scales", "fp8 with ue8m0 scales")
@@ -35,6 +43,9 @@ class Reporter(Protocol):
 
     def disagreement(self) -> Difference | None:
         """Which peer says something else, and what."""
+
+    def nonsense(self) -> Nonsense | None:
+        """What a peer left here that cannot be: of what, peer, phase, place, found, bound."""
 
 
 def why(
@@ -55,6 +66,9 @@ def why(
         remedy: what becomes of the buffer after ranks disagreed on a dispatch.
         gone: peers behind a link that cannot be reached any more.
     """
+    nonsense = native.nonsense()
+    if nonsense is not None:
+        return PeerError(f"rank {rank}, {name}, {_nonsense(nonsense)}. {_CORRUPT} {_UNUSABLE}")
     outcome, phase, expected, missing = native.report()
     if outcome == _TIMED_OUT:
         return _timeout(rank, name, timeout_s, phase, expected, missing)
@@ -63,14 +77,13 @@ def why(
         return PeerError(
             f"rank {rank}, {name}, phase {_PHASES[phase]}: ranks {ranks} have not come and cannot "
             "be reached any more: processes ended, buffers were destroyed, or the network "
-            "failed. This buffer can only be destroyed now"
+            f"failed. {_UNUSABLE}"
         )
     if outcome == _EVICTED:
         ranks = [peer for peer, _ in missing]
         return PeerError(
             f"rank {rank}, {name}, phase {_PHASES[phase]}: this rank was masked by ranks {ranks}, "
-            "which did not hear from it in time and go on without it. This buffer can only be "
-            "destroyed now"
+            f"which did not hear from it in time and go on without it. {_UNUSABLE}"
         )
     other = native.disagreement()
     if other is None:
@@ -105,13 +118,49 @@ def _timeout(
         f"{timeout_s:g} s "
         f"(expected epoch {expected}, found {seen}{more}). Are these ranks alive, and do they "
         f"make the same calls in the "
-        "same order? This buffer can only be destroyed now"
+        f"same order? {_UNUSABLE}"
+    )
+
+
+def _nonsense(nonsense: Nonsense) -> str:
+    of, peer, phase, place, found, bound = nonsense
+    where = f"phase {_PHASES[phase]}: "
+    if of == _COUNT:
+        return (
+            f"{where}rank {peer} announces {found} rows for expert {place}, but a rank has at most "
+            f"{bound} tokens"
+        )
+    if of == _LABEL:
+        return where + _bad_label(peer, place, _fields(found), _fields(bound))
+    if of == _GRANT:
+        return (
+            f"{where}rank {peer} grants this rank rows of expert {place} from row {found} on, but "
+            f"they begin at {bound} or before"
+        )
+    return (
+        f"{where}rank {peer} is at epoch {found}, but cannot be further than {bound} while this "
+        f"rank waits for {place}"
+    )
+
+
+def _fields(label: int) -> list[int]:
+    return [label >> 16 * i & 0xFFFF for i in range(_FIELDS)]
+
+
+def _bad_label(peer: int, row: int, found: list[int], right: list[int]) -> str:
+    """`right`: the source, the low half of the dispatch's epoch, and bounds of token and choice."""
+    source, dispatch, token, choice = found
+    return (
+        f"row {row} of an expert here should be one of rank {peer}, dispatch #{right[1]} (mod "
+        f"65536), with a token below {right[2]} and a choice below {right[3]}; its label says rank "
+        f"{source}, dispatch #{dispatch}, token {token}, choice {choice}"
     )
 
 
 def _differs(name: str, ours: int, theirs: int) -> str:
     if name == "format":
-        return f"it sends {_FORMATS[theirs]}, this rank {_FORMATS[ours]}"
+        said = _FORMATS[theirs] if theirs < len(_FORMATS) else f"format {theirs}, which is none"
+        return f"it sends {said}, this rank {_FORMATS[ours]}"
     return f"{name} is {theirs} there and {ours} here"
 
 

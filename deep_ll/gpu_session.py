@@ -109,7 +109,7 @@ class GpuSession(Order):
         self.check()
         ledger = self.kinds.memory_of(kind).ledgers[0].data_ptr()
         self._wait_for(timeout_s)
-        nothing = _native.Answer(0, 0, True, False), 0, _native.Sum(0, 0, 0, 0)
+        nothing = _native.Answer(0, 0, True, False, 0), 0, _native.Sum(0, 0, 0, 0)
         params = self.launches.combine(kind.shape, ledger, *nothing, _MEET)
         current = self._streams.current()
         self._streams.on(current, lambda stream: self._kernels.credit(kind, params, stream))
@@ -119,7 +119,7 @@ class GpuSession(Order):
         self.check()
         epoch = self.next_combine()
         slot = epoch % NUM_SLOTS
-        answer = _native.Answer(this.epoch % NUM_SLOTS, slot, True, False)
+        answer = _native.Answer(this.epoch % NUM_SLOTS, slot, True, False, this.layout_range)
         nothing = _native.Sum(0, 0, 0, 0)
         self._wait_for(timeout_s)
         params = self.launches.combine(
@@ -147,7 +147,8 @@ class GpuSession(Order):
         epoch = self.next_combine()
         self.check_source(this, epoch, x)
         slot, kind = epoch % NUM_SLOTS, this.kind
-        answer = _native.Answer(this.epoch % NUM_SLOTS, slot, x is None, logfmt)
+        slots = (this.epoch % NUM_SLOTS, slot)
+        answer = _native.Answer(*slots, x is None, logfmt, this.layout_range)
         kept, wide = self.kinds.memory_of(kind).choices[slot], topk_idx.dtype == torch.int64
         addresses = (kept.data_ptr(), weights.data_ptr(), out.data_ptr())
         total = _native.Sum(*addresses, this.num_tokens, topk_idx.data_ptr(), wide)

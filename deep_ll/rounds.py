@@ -41,6 +41,12 @@ class Round:
         self._lease = weakref.ref(lease)
 
     @property
+    def layout_range(self) -> int:
+        """The address of what place each source's rows have here."""
+        _, address = self.kind.counts[self.epoch % NUM_SLOTS].addresses
+        return address
+
+    @property
     def is_held(self) -> bool:
         """Whether somebody still has the handle and has not combined with it."""
         return not self.combined and self._lease is not None and self._lease() is not None

@@ -214,7 +214,8 @@ class Session(Order):
         self.finish_asynchronous()
         sizes = this.kind.sizes
         how = self._how(this.num_tokens * sizes.num_topk * 2 * sizes.hidden, when.timeout_s)
-        answer = _native.Answer(this.epoch % NUM_SLOTS, epoch % NUM_SLOTS, x is None, logfmt)
+        slots = (this.epoch % NUM_SLOTS, epoch % NUM_SLOTS)
+        answer = _native.Answer(*slots, x is None, logfmt, this.layout_range)
         gathering = _Gathering(this, epoch, how, answer, choices, weights, out)
         address = 0 if x is None else x.data_ptr()
         ledger = this.ledger.data_ptr()

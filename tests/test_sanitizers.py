@@ -63,6 +63,15 @@ def test_random_programs(program: Callable[[str], Build], sanitizer: str, run: s
         assert result.code == 0, result.text
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_lies(program: Callable[[str], Build], seed: int) -> None:
+    """Of hundreds of words that peers spoil some must end each way, or none was believed."""
+    result = program("address").run(f"3 1 250 {seed} lies", timeout_s=90)
+    assert result.code == 0, result.text
+    ends = dict(re.findall(r"(\w+) (\d+)", result.text))
+    assert min(map(int, ends.values())) >= 3, result.text
+
+
 @pytest.mark.parametrize("sanitizer", builds.SANITIZERS)
 def test_sleeping_and_waking(program: Callable[[str], Build], sanitizer: str) -> None:
     result = program(sanitizer).run("1 1 1 1 doorbell", timeout_s=30)

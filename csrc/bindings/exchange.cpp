@@ -42,6 +42,7 @@ Common Exchange::common(const Shape& shape, const CallOptions& options, std::uin
     verdict_.wait.outcome = WaitOutcome::done;
     verdict_.wait.phase = 0;
     verdict_.disagreement.peer = -1;
+    verdict_.nonsense.of = Nonsense::Of::nothing;
     // Where ranks are left out, others must not wait for this one because that waits to send.
     const std::int64_t patience_ns = mask_ == 0 ? options.timeout_ns : options.timeout_ns / 2;
     if (link_ != nullptr) link_->be_patient({patience_ns, python_interrupts});
@@ -109,6 +110,7 @@ bool Exchange::combine_send(const Shape& shape,
     args.combine_slot = answer.combine_slot;
     args.pulled = answer.pulled;
     args.logfmt = answer.logfmt;
+    args.layout_range = pointer<std::int64_t>(answer.layout_range);
     return kernels_.combine_send(pool_, num_teams(options), args);
 }
 
@@ -122,6 +124,7 @@ bool Exchange::combine_receive(const Shape& shape,
     args.combine_slot = answer.combine_slot;
     args.pulled = answer.pulled;
     args.logfmt = answer.logfmt;
+    args.layout_range = pointer<std::int64_t>(answer.layout_range);
     args.choices = pointer<std::int32_t>(sum.choices);
     args.weights = pointer<const float>(sum.weights);
     args.out = pointer<bf16>(sum.out);

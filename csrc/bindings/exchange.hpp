@@ -34,6 +34,7 @@ struct Answer {
     std::uint32_t combine_slot;
     bool pulled;
     bool logfmt = false;
+    std::uint64_t layout_range = 0;  // as the dispatch left it
 };
 
 // The tensors of a combine's receiving half, by address.

@@ -81,6 +81,7 @@ CombineLaunch Launches::combine(const Shape& shape,
     launch.args.combine_slot = answer.combine_slot;
     launch.args.pulled = answer.pulled;
     launch.args.logfmt = answer.logfmt;
+    launch.args.layout_range = pointer<std::int64_t>(answer.layout_range);
     launch.args.x = pointer<const bf16>(x);
     launch.args.choices = pointer<std::int32_t>(sum.choices);
     launch.args.weights = pointer<const float>(sum.weights);

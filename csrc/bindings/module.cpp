@@ -75,6 +75,19 @@ py::object disagreement_of(const Verdict& verdict) {
                           d.their_value, d.our_value);
 }
 
+// What a peer left that cannot be: of what, peer, phase, place, found, bound.
+py::object nonsense_of(const Verdict& verdict) {
+    constexpr int kEpoch = 4;
+    const WaitReport& wait = verdict.wait;
+    if (wait.outcome == WaitOutcome::beyond)
+        return py::make_tuple(kEpoch, wait.missing[0], wait.phase, wait.expected_epoch, wait.seen_epoch[0],
+                              wait.last_epoch);
+    const Nonsense& n = verdict.nonsense;
+    if (n.of == Nonsense::Of::nothing) return py::none();
+    return py::make_tuple(static_cast<int>(n.of), n.peer, static_cast<int>(n.phase), n.place, n.found,
+                          n.bound);
+}
+
 py::object bad_choice_of(const ChoiceCheck& check) {
     if (check.what == BadChoice::none) return py::none();
     return py::make_tuple(static_cast<int>(check.what), check.token, check.choice, check.value);
@@ -135,8 +148,9 @@ void bind_calls(py::module_& m) {
             return Batch{x, num_tokens, recv_count, layout_range, slot, indices, wide};
         }));
     py::class_<Answer>(m, "Answer")
-        .def(py::init([](std::uint32_t recv_slot, std::uint32_t combine_slot, bool pulled, bool logfmt) {
-            return Answer{recv_slot, combine_slot, pulled, logfmt};
+        .def(py::init([](std::uint32_t recv_slot, std::uint32_t combine_slot, bool pulled, bool logfmt,
+                         std::uint64_t layout_range) {
+            return Answer{recv_slot, combine_slot, pulled, logfmt, layout_range};
         }));
     py::class_<Sum>(m, "Sum").def(py::init([](std::uint64_t choices, std::uint64_t weights, std::uint64_t out,
                                               int num_tokens, std::uint64_t indices, bool wide) {
@@ -189,6 +203,7 @@ void bind_exchange(py::module_& m) {
         .def("bad_choice", [](const Exchange& e) { return bad_choice_of(e.verdict().bad_choice); })
         .def("report", [](const Exchange& e) { return report_of(e.verdict()); })
         .def("disagreement", [](const Exchange& e) { return disagreement_of(e.verdict()); })
+        .def("nonsense", [](const Exchange& e) { return nonsense_of(e.verdict()); })
         .def_property_readonly("dispatched", [](const Exchange& e) { return e.progress().dispatched; })
         .def_property_readonly("combined", [](const Exchange& e) { return e.progress().combined; })
         .def_property_readonly("consumed", [](const Exchange& e) { return e.progress().consumed; })
@@ -236,6 +251,7 @@ void bind_launches(py::module_& m) {
         .def("take_bad_choice", &take_bad_choice)
         .def("report", [](const Launches& l) { return report_of(l.host().verdict); })
         .def("disagreement", [](const Launches& l) { return disagreement_of(l.host().verdict); })
+        .def("nonsense", [](const Launches& l) { return nonsense_of(l.host().verdict); })
         .def_property("timeout_ns", &Launches::timeout_ns, &Launches::set_timeout_ns)
         .def_static("shared_bytes", &Launches::shared_bytes)
         .def_property_readonly_static("DEVICE_STATE_BYTES",

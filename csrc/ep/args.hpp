@@ -19,9 +19,10 @@ struct Progress {
     std::uint32_t received[kSlots];  // of the last dispatch into each slot of recv
     std::uint32_t returned[kSlots];  // of the last combine into each slot of combine
     std::uint32_t met;               // how often this rank has met the others
+    std::uint32_t blamed;            // 0 until nonsense of a peer was found; nothing runs after that
 };
 
-// What is waited for: the `phase` of a WaitReport.
+// What is waited for: the `phase` of a WaitReport; and what is read of peers without a wait.
 enum class Phase : std::uint32_t {
     none = 0,
     counts = 1,
@@ -29,7 +30,8 @@ enum class Phase : std::uint32_t {
     credit = 3,
     outputs = 4,
     grants = 5,
-    meeting = 6
+    meeting = 6,
+    labels = 7
 };
 
 // A peer that speaks of another exchange than this rank.
@@ -40,10 +42,22 @@ struct Disagreement {
     std::uint32_t their_value, our_value;
 };
 
+// What a peer left in this rank's heap and cannot be true. (An epoch that cannot be: WaitOutcome::beyond.)
+struct Nonsense {
+    enum class Of : std::uint32_t { nothing = 0, count = 1, label = 2, grant = 3 };
+    Of of;
+    std::int32_t peer;
+    Phase phase;
+    std::int32_t place;   // a count or grant: the expert; a label: the row of its local expert
+    std::uint64_t found;  // a label: Origin::word()
+    std::uint64_t bound;  // the most; a label: an Origin of the right source and dispatch, else of bounds
+};
+
 // How a call ended, where its caller can read it.
 struct Verdict {
     WaitReport wait;
     Disagreement disagreement;
+    Nonsense nonsense;
     ChoiceCheck bad_choice;
     std::uint32_t has_bad_choice;  // written after it
 };
@@ -57,6 +71,7 @@ struct Common {
     Verdict* verdict;
     Ledger ledger;
     Store store;
+    std::int64_t* layout_range;  // of the dispatch, [num_local, num_ranks]: begin << 32 | count
     std::uint32_t recv_slot;     // of the dispatch
     std::uint32_t combine_slot;  // of the combine
 
@@ -66,10 +81,9 @@ struct Common {
 struct DispatchArgs : Common {
     const bf16* x = nullptr;  // [num_tokens, hidden]
     int num_tokens = 0;
-    std::int32_t* recv_count = nullptr;    // [num_local]
-    std::int64_t* layout_range = nullptr;  // [num_local, num_ranks], begin << 32 | count
-    bool columns = true;                   // scales are transposed; else they stay in the labels
-    std::int32_t* stats = nullptr;         // [num_local] or null: grows by recv_count
+    std::int32_t* recv_count = nullptr;  // [num_local]
+    bool columns = true;                 // scales are transposed; else they stay in the labels
+    std::int32_t* stats = nullptr;       // [num_local] or null: grows by recv_count
 };
 
 struct CombineArgs : Common {

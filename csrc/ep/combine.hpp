@@ -36,35 +36,50 @@ template <class Team>
 TEAM_FN bool credit(const Team& team, const Common& args) {
     tell_consumed(team, args);
     const auto signal = [&](int source) { return args.window.desk(source) + offsetof(Desk, consumed); };
-    return await_all(team, args.peers, to_be_consumed(args), signal, args.policy, args.verdict->wait,
-                     static_cast<std::uint32_t>(Phase::credit));
+    const std::uint32_t epoch = to_be_consumed(args);
+    // Nobody has read what this rank has not sent.
+    const std::uint32_t most_ahead = args.progress->combined - epoch;
+    return await_all(team, args.peers, {static_cast<std::uint32_t>(Phase::credit), epoch, most_ahead}, signal,
+                     args.policy, args.verdict->wait);
 }
 
+// Labels were checked when they arrived, but they lie where peers write.
 template <class Team>
-TEAM_FN void push_row(const Team& team, const CombineArgs& args, std::uint64_t labels, std::uint64_t row) {
+TEAM_FN bool push_row(const Team& team,
+                      const CombineArgs& args,
+                      std::uint64_t labels,
+                      const RowPlace& place) {
     const Shape& shape = args.shape;
+    const std::uint64_t row = shape.row_index(place.local, static_cast<std::uint64_t>(place.row));
     const auto* label = args.peers.mine<std::byte>(labels + row * Label::bytes(shape));
     const Origin origin = *reinterpret_cast<const Origin*>(label + Label::origin_offset(shape));
-    if (args.peers.is_masked(static_cast<int>(origin.source)) || !is_member(team, args.peers)) return;
+    if (!origin.is_inside(shape) || origin.dispatch != dispatch_of(args)) {
+        bool right = true;
+        team.once([&] { right = blame(team, args, bad_label(args, Phase::labels, place, origin)); });
+        return right;
+    }
+    if (args.peers.is_masked(origin.source) || !is_member(team, args.peers)) return true;
     const std::uint64_t to = args.window.returned(shape, args.combine_slot, origin.choice, origin.token);
     const bf16* from = args.x + row * static_cast<std::uint64_t>(shape.hidden);
-    const Place place{static_cast<int>(origin.source), to};
+    const Place there{static_cast<int>(origin.source), to};
     if (args.logfmt)
-        put_logfmt(team, args.peers, place, from, shape.hidden / kGroup, args.store);
+        put_logfmt(team, args.peers, there, from, shape.hidden / kGroup, args.store);
     else
-        put_row(team, args.peers, place, reinterpret_cast<const std::byte*>(from), shape.bf16_bytes(),
+        put_row(team, args.peers, there, reinterpret_cast<const std::byte*>(from), shape.bf16_bytes(),
                 args.store);
+    return true;
 }
 
 template <class Team>
-TEAM_FN void push(const Team& team, const CombineArgs& args) {
-    if (args.pulled) return;
+TEAM_FN bool push(const Team& team, const CombineArgs& args) {
+    if (args.pulled) return true;
+    bool right = true;
     const Shape& shape = args.shape;
     const std::uint64_t labels = args.recv() + RecvLayout::carve(shape).labels;
-    team.share_blocks(shape.num_local(), args.ledger.received, 1, [&](int local, int row, int) {
-        push_row(team, args, labels, shape.row_index(local, static_cast<std::uint64_t>(row)));
-    });
+    team.share_blocks(shape.num_local(), args.ledger.received, 1,
+                      [&](int local, int row, int) { right &= push_row(team, args, labels, {local, row}); });
     settle(team);
+    return right;
 }
 
 // Which dispatch is answered, where the rows are, and how they come.
@@ -96,9 +111,9 @@ TEAM_FN bool await_outputs(const Team& team, const CombineArgs& args) {
     const auto signal = [&](int source) {
         return args.window.desk(source) + offsetof(Desk, combined) + epoch % 2 * sizeof(Signal);
     };
-    if (!await_all(team, args.peers, epoch, signal, args.policy, args.verdict->wait,
-                   static_cast<std::uint32_t>(Phase::outputs)))
-        return false;
+    // Nobody sends into a slot that this rank has not read: there is no later epoch in this word yet.
+    const Awaited awaited{static_cast<std::uint32_t>(Phase::outputs), epoch, 0};
+    if (!await_all(team, args.peers, awaited, signal, args.policy, args.verdict->wait)) return false;
     const auto value = [&](int source) { return value_of(observe(team, args.peers, signal(source))); };
     const int other = team.first(args.shape.num_ranks, [&](int source) {
         return !args.peers.is_masked(source) && value(source) != combined_value(args);
@@ -111,6 +126,7 @@ TEAM_FN bool await_outputs(const Team& team, const CombineArgs& args) {
     return false;
 }
 
+// Null: its owner says now that it lies where no row can be.
 TEAM_FN const bf16* answer(const CombineArgs& args, int token, int choice, int expert) {
     const Shape& shape = args.shape;
     if (!args.pulled)
@@ -118,18 +134,22 @@ TEAM_FN const bf16* answer(const CombineArgs& args, int token, int choice, int e
     const int entry = token * shape.num_topk + choice;
     const std::uint64_t row =
         args.peers.can_shrink() ? granted_row(args, entry, expert) : args.ledger.row(entry, expert);
+    if (row >= shape.max_rows()) return nullptr;
     return args.peers.at<bf16>(shape.owner(expert),
                                args.window.output(shape, args.combine_slot, shape.local(expert), row));
 }
 
 template <class Team>
-TEAM_FN void gather(const Team& team, const CombineArgs& args) {
+TEAM_FN bool gather(const Team& team, const CombineArgs& args) {
+    bool right = true;
     const int num_topk = args.shape.num_topk;
     team.share(args.num_tokens, [&](int token) {
         const auto rows = team.fan(num_topk, [&](int k) -> const bf16* {
             const int expert = args.choices[token * num_topk + k];
             const bool none = expert < 0 || (args.peers.can_shrink() && is_lost(args, expert));
-            return none ? nullptr : answer(args, token, k, expert);
+            const bf16* row = none ? nullptr : answer(args, token, k, expert);
+            if (!none && row == nullptr) right &= blame(team, args, bad_grant(args, expert));
+            return row;
         });
         const auto weights = team.fan(num_topk, [&](int k) { return args.weights[token * num_topk + k]; });
         bf16* out = args.out + static_cast<std::int64_t>(token) * args.shape.hidden;
@@ -139,6 +159,7 @@ TEAM_FN void gather(const Team& team, const CombineArgs& args) {
             weighted_sum(team, out, rows, weights, num_topk, args.shape.hidden, args.store);
     });
     settle(team);
+    return right;
 }
 
 template <class Team>

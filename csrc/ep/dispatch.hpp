@@ -64,9 +64,9 @@ TEAM_FN bool announce(const Team& team, const DispatchArgs& args) {
 template <class Team>
 TEAM_FN bool hear(const Team& team, const DispatchArgs& args, std::uint32_t epoch) {
     const auto signal = [&](int source) { return args.window.desk(source) + offsetof(Desk, counts); };
-    if (!await_all(team, args.peers, epoch, signal, args.policy, args.verdict->wait,
-                   static_cast<std::uint32_t>(Phase::counts)))
-        return false;
+    // A peer can have heard this rank's counts already, and announce the next ones.
+    const Awaited awaited{static_cast<std::uint32_t>(Phase::counts), epoch, 1};
+    if (!await_all(team, args.peers, awaited, signal, args.policy, args.verdict->wait)) return false;
     const auto greeting = [&](int source) {
         return args.peers.mine<Desk>(args.window.desk(source))->greeting[epoch % 2];
     };
@@ -80,27 +80,55 @@ TEAM_FN bool hear(const Team& team, const DispatchArgs& args, std::uint32_t epoc
     return false;
 }
 
+// What place_rows() left where an expert's count of some source cannot be; 0: all can.
+TEAM_FN std::uint32_t too_large(const DispatchArgs& args, int expert) {
+    const int local = expert - args.shape.first_local();
+    const bool is_local = local >= 0 && local < args.shape.num_local();
+    const std::uint32_t base = args.peers.can_shrink() ? 0 : args.ledger.base[expert];
+    const std::uint32_t received = is_local ? args.ledger.received[local] : 0;
+    return (base | received) < kTooLarge ? 0 : base < kTooLarge ? received : base;
+}
+
 template <class Team>
-TEAM_FN void place_rows(const Team& team, const DispatchArgs& args, std::uint32_t epoch) {
+TEAM_FN void blame_count(const Team& team, const DispatchArgs& args, std::uint32_t epoch, int expert) {
+    const auto source = static_cast<int>(too_large(args, expert) - kTooLarge);
+    const std::uint16_t found = args.peers.mine<std::uint16_t>(args.window.counts_of(epoch, source))[expert];
+    blame(team, args,
+          {Nonsense::Of::count, source, Phase::counts, expert, found,
+           static_cast<std::uint64_t>(args.shape.max_tokens)});
+}
+
+// False: a source announced more rows than it can have. Else no row lies beyond the last of its expert: its
+// place is below the sum of one number a rank, each at most max_tokens.
+template <class Team>
+TEAM_FN bool place_rows(const Team& team, const DispatchArgs& args, std::uint32_t epoch) {
     const Shape& shape = args.shape;
+    const auto most = static_cast<std::uint32_t>(shape.max_tokens);
     const NumberTable counts{args.peers.mine<std::byte>(args.window.counts_of(epoch, 0)),
                              args.window.counts_stride, shape.num_ranks, args.peers.mask};
     const bool grants = args.peers.can_shrink();
     // The first row of this rank's tokens at each expert: after those of the sources before it.
-    if (!grants) sum_rows(team, counts, shape.rank, shape.num_experts, args.ledger.base);
+    if (!grants) sum_rows(team, counts, shape.rank, shape.num_experts, most, args.ledger.base);
     // What will arrive for the experts of this rank. Kept here: peers may overwrite their counts before it is
     // unpacked.
+    std::uint32_t bad = 0;  // in the column at hand
     scan_rows(
         team, counts, shape.first_local(), shape.num_local(),
         [&](int local, int source, std::uint32_t begin, std::uint32_t number) {
+            if (number > most) bad = kTooLarge + static_cast<std::uint32_t>(source);
             args.layout_range[local * shape.num_ranks + source] =
                 static_cast<std::int64_t>(begin) << 32 | number;
             if (grants) write_grant(args, epoch, source, local, begin);
         },
         [&](int local, std::uint32_t total) {
-            args.ledger.received[local] = total;
-            args.recv_count[local] = static_cast<std::int32_t>(total);
+            args.ledger.received[local] = bad == 0 ? total : bad;
+            args.recv_count[local] = bad == 0 ? static_cast<std::int32_t>(total) : 0;
+            bad = 0;
         });
+    const int first = team.first(shape.num_experts, [&](int e) { return too_large(args, e) != 0; });
+    if (first < 0) return true;
+    team.once([&] { blame_count(team, args, epoch, first); });
+    return false;
 }
 
 template <class Team>
@@ -113,9 +141,9 @@ TEAM_FN bool place(const Team& team, const DispatchArgs& args) {
         if (heard) args.progress->told_consumed = args.progress->consumed;
     });
     if (heard && args.peers.can_shrink()) adopt_views(team, args, epoch);
-    if (heard) place_rows(team, args, epoch);
+    const bool placed = heard && place_rows(team, args, epoch);
     team.sync();
-    return heard && (!args.peers.can_shrink() || exchange_grants(team, args, epoch));
+    return placed && (!args.peers.can_shrink() || exchange_grants(team, args, epoch));
 }
 
 // The place of each choice's row at its owner, counted over all experts there; -1: no choice.
@@ -152,18 +180,19 @@ TEAM_FN void send_token(const Team& team, const DispatchArgs& args, const RecvLa
         put_to(team, targets, shape.num_topk, reinterpret_cast<const std::byte*>(x), shape.row_bytes(),
                args.store);
     const auto origin = [&](int k) {
-        return Origin{static_cast<std::uint32_t>(shape.rank), static_cast<std::uint16_t>(token),
-                      static_cast<std::uint16_t>(k)};
+        return Origin{static_cast<std::uint16_t>(shape.rank), dispatch_of(args),
+                      static_cast<std::uint16_t>(token), static_cast<std::uint16_t>(k)};
     };
     put_patched(team, places(layout.labels, Label::bytes(shape)), shape.num_topk,
                 Patched{label, Label::bytes(shape), Label::origin_offset(shape)}, origin, args.store);
 }
 
 template <class Team>
-TEAM_FN void send(const Team& team, const DispatchArgs& args) {
+TEAM_FN bool send(const Team& team, const DispatchArgs& args) {
     const RecvLayout layout = RecvLayout::carve(args.shape);
     team.share(args.num_tokens, [&](int token) { send_token(team, args, layout, token); });
     settle(team);
+    return true;
 }
 
 // This rank's rows for an expert lie side by side, and so do their labels.
@@ -198,44 +227,71 @@ TEAM_FN bool deliver(const Team& team, const DispatchArgs& args) {
 template <class Team>
 TEAM_FN bool await_rows(const Team& team, const DispatchArgs& args) {
     const auto signal = [&](int source) { return args.window.desk(source) + offsetof(Desk, rows); };
-    if (!await_all(team, args.peers, args.progress->received[args.recv_slot], signal, args.policy,
-                   args.verdict->wait, static_cast<std::uint32_t>(Phase::rows)))
+    const std::uint32_t epoch = args.progress->received[args.recv_slot];
+    // Rows are sent after this rank's counts of that dispatch were heard.
+    const std::uint32_t most_ahead = args.progress->dispatched - epoch;
+    if (!await_all(team, args.peers, {static_cast<std::uint32_t>(Phase::rows), epoch, most_ahead}, signal,
+                   args.policy, args.verdict->wait))
         return false;
     if (args.peers.can_shrink()) close_gaps(team, args);
     return true;
 }
 
+// Some rows of a local expert, side by side.
+struct Rows {
+    int local;
+    int first;
+    int count;
+};
+
+// A row is of this dispatch, and of the source that its place was given to.
+TEAM_FN bool is_right(const DispatchArgs& args, const RowPlace& at, const Origin& origin) {
+    return origin.is_inside(args.shape) && origin.dispatch == dispatch_of(args) &&
+           contains(args.layout_range[at.local * args.shape.num_ranks + origin.source], at.row);
+}
+
 template <class Team>
-TEAM_FN void unpack_rows(
-    const Team& team, const DispatchArgs& args, const RecvLayout& layout, std::uint64_t first, int count) {
+TEAM_FN bool unpack_rows(const Team& team,
+                         const DispatchArgs& args,
+                         const RecvLayout& layout,
+                         const Rows& rows) {
     const Shape& shape = args.shape;
+    const std::uint64_t first = shape.row_index(rows.local, static_cast<std::uint64_t>(rows.first));
     const std::uint64_t label_bytes = Label::bytes(shape);
     const auto* labels = args.peers.mine<std::byte>(args.recv() + layout.labels + first * label_bytes);
     auto* src_info = args.peers.mine<std::int32_t>(args.recv() + layout.src_info) + first;
     if (shape.scale_words() != 0 && args.columns) {
-        const std::uint64_t row = first % shape.max_rows();
+        const auto row = static_cast<std::uint64_t>(rows.first);
         auto* columns = args.peers.mine<std::uint32_t>(args.recv() + layout.scales) +
                         (first - row) * static_cast<std::uint64_t>(shape.scale_words()) + row;
-        transpose(team,
-                  WordMatrix{labels, label_bytes, columns, shape.max_rows(), count, shape.scale_words()});
+        transpose(team, WordMatrix{labels, label_bytes, columns, shape.max_rows(), rows.count,
+                                   shape.scale_words()});
     }
-    team.lanes(count, [&](int row) {
-        const std::byte* origin =
+    bool right = true;
+    team.lanes(rows.count, [&](int row) {
+        const std::byte* at =
             labels + static_cast<std::uint64_t>(row) * label_bytes + Label::origin_offset(shape);
-        src_info[row] = reinterpret_cast<const Origin*>(origin)->token;
+        const Origin origin = *reinterpret_cast<const Origin*>(at);
+        src_info[row] = origin.token;
+        const RowPlace place{rows.local, rows.first + row};
+        if (!is_right(args, place, origin))
+            right &= blame(team, args, bad_label(args, Phase::rows, place, origin));
     });
+    return right;
 }
 
 template <class Team>
-TEAM_FN void unpack(const Team& team, const DispatchArgs& args) {
+TEAM_FN bool unpack(const Team& team, const DispatchArgs& args) {
     const RecvLayout layout = RecvLayout::carve(args.shape);
     const std::uint32_t* received = args.ledger.received;
+    bool right = true;
     team.share_blocks(args.shape.num_local(), received, kUnpackRows, [&](int local, int row, int count) {
-        unpack_rows(team, args, layout, args.shape.row_index(local, static_cast<std::uint64_t>(row)), count);
+        right &= unpack_rows(team, args, layout, {local, row, count});
         if (row == 0 && args.stats != nullptr)
             team.once([&] { args.stats[local] += static_cast<std::int32_t>(received[local]); });
     });
     settle(team);
+    return right;
 }
 
 DEEP_LL_TIER_END

@@ -16,12 +16,12 @@ TEAM_FN void all_global(Pointers... pointers) {
 }
 TEAM_FN void all_global(const Common& args) {
     const Ledger& own = args.ledger;
-    all_global(args.peers.bases, args.progress, args.verdict);
+    all_global(args.peers.bases, args.progress, args.verdict, args.layout_range);
     all_global(own.experts, own.ordinals, own.counts, own.base, own.received);
 }
 TEAM_FN void all_global(const DispatchArgs& args) {
     all_global(static_cast<const Common&>(args));
-    all_global(args.x, args.recv_count, args.layout_range, args.stats);
+    all_global(args.x, args.recv_count, args.stats);
 }
 TEAM_FN void all_global(const CombineArgs& args) {
     all_global(static_cast<const Common&>(args));

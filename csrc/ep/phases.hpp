@@ -8,7 +8,7 @@
 DEEP_LL_TIER_BEGIN
 
 #define DEEP_LL_SOLO(name) solo([&](const auto& team) { return name(team, args); }, #name)
-#define DEEP_LL_WIDE(name) wide([&](const auto& team) { name(team, args); }, #name)
+#define DEEP_LL_WIDE(name) wide([&](const auto& team) { return name(team, args); }, #name)
 
 template <class League>
 TEAM_FN bool dispatch_send(League& league, const DispatchArgs& args) {

@@ -72,9 +72,18 @@ struct Shape {
 
 // Where a dispatched row came from; the combine sends it back there.
 struct Origin {
-    std::uint32_t source;  // rank
+    std::uint16_t source;    // rank
+    std::uint16_t dispatch;  // low half of its epoch: a place that was not written shows an older one
     std::uint16_t token;
     std::uint16_t choice;  // which of the token's choices
+
+    WORD_FN bool is_inside(const Shape& shape) const {
+        return source < shape.num_ranks && token < shape.max_tokens && choice < shape.num_topk;
+    }
+    WORD_FN std::uint64_t word() const {
+        return static_cast<std::uint64_t>(choice) << 48 | static_cast<std::uint64_t>(token) << 32 |
+               static_cast<std::uint64_t>(dispatch) << 16 | source;
+    }
 };
 
 // What travels beside a row: its scales, then its origin.

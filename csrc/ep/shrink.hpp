@@ -11,7 +11,7 @@
 //   meet                     all ranks have come to the same place          -> signal met
 #pragma once
 
-#include "ep/args.hpp"
+#include "ep/blame.hpp"
 #include "team/members.hpp"
 
 DEEP_LL_TIER_BEGIN
@@ -67,6 +67,14 @@ TEAM_FN void write_grant(
     *args.peers.at<std::uint32_t>(source, at) = first;
 }
 
+// What an owner granted in the call's slot of recv, and that it is too far behind.
+TEAM_FN Nonsense bad_grant(const Common& args, int expert) {
+    const std::uint64_t at = args.window.grant(args.progress->received[args.recv_slot], expert);
+    const auto most = static_cast<std::uint64_t>(args.shape.rank) * static_cast<std::uint64_t>(args.shape.max_tokens);
+    return {Nonsense::Of::grant, args.shape.owner(expert),       Phase::grants, expert,
+            *args.peers.mine<std::uint32_t>(at), most};
+}
+
 // Publishes this rank's grants and takes those of all owners. False: others have left this rank out.
 template <class Team>
 TEAM_FN bool exchange_grants(const Team& team, const DispatchArgs& args, std::uint32_t epoch) {
@@ -77,15 +85,20 @@ TEAM_FN bool exchange_grants(const Team& team, const DispatchArgs& args, std::ui
     });
     publish_all(team, args.peers, {Word{args.window.desk(shape.rank) + offsetof(Desk, granted), epoch, 0}});
     const auto signal = [&](int owner) { return args.window.desk(owner) + offsetof(Desk, granted); };
-    if (!await_all(team, args.peers, epoch, signal, args.policy, args.verdict->wait,
-                   static_cast<std::uint32_t>(Phase::grants)))
-        return false;
+    // An owner grants for the next dispatch when it has heard this rank's next counts.
+    const Awaited awaited{static_cast<std::uint32_t>(Phase::grants), epoch, 0};
+    if (!await_all(team, args.peers, awaited, signal, args.policy, args.verdict->wait)) return false;
     const auto* grants = args.peers.mine<std::uint32_t>(args.window.grant(epoch, 0));
     team.lanes(shape.num_experts, [&](int expert) {
         args.ledger.base[expert] = args.peers.is_masked(shape.owner(expert)) ? kNoRow : grants[expert];
     });
-    team.sync();
-    return true;
+    // Before this rank's rows are those of the ranks before it. So none lies beyond the last of its expert.
+    const auto most = static_cast<std::uint32_t>(shape.rank * shape.max_tokens);
+    const int bad = team.first(shape.num_experts, [&](int expert) {
+        return args.ledger.serves(expert) && args.ledger.base[expert] > most;
+    });
+    if (bad >= 0) team.once([&] { blame(team, args, bad_grant(args, bad)); });
+    return bad < 0;
 }
 
 // The owner of an expert is left out, or was when tokens were sent.
@@ -175,8 +188,9 @@ TEAM_FN bool meet(const Team& team, const Common& args) {
     team.sync();
     team.once([&] { args.progress->met = time; });
     const auto signal = [&](int source) { return args.window.desk(source) + offsetof(Desk, met); };
-    return await_all(team, args.peers, time, signal, args.policy, args.verdict->wait,
-                     static_cast<std::uint32_t>(Phase::meeting));
+    // Others may have met this rank already, and come again.
+    return await_all(team, args.peers, {static_cast<std::uint32_t>(Phase::meeting), time, 1}, signal,
+                     args.policy, args.verdict->wait);
 }
 
 DEEP_LL_TIER_END

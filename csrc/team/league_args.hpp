@@ -7,8 +7,8 @@ namespace deep_ll {
 
 // The meeting point of the blocks, in this GPU's memory; for all launches of a buffer, one after the other.
 struct LeagueState {
-    std::uint32_t arrived;
-    std::uint32_t failed;  // 1: a wait was given up, nothing runs any more
+    std::uint32_t arrived;  // league.cuh
+    std::uint32_t failed;   // 1: a wait was given up, nothing runs any more
 };
 
 // What a launch tells its league.

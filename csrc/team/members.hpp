@@ -30,7 +30,7 @@ TEAM_FN bool is_member(
     const Team& team, const PeerMap& peers, std::uint32_t epoch, WaitReport& report, std::uint32_t phase) {
     if (is_member(team, peers)) return true;
     team.once([&] {
-        report.expect(phase, epoch);
+        report.expect({phase, epoch, 0});
         for (int writer = 0; writer < peers.size; ++writer)
             if (evicts(team, peers, writer)) report.add(writer, epoch);
         report.outcome = WaitOutcome::evicted;

@@ -11,7 +11,8 @@ struct Solo {
     F run;
     const char* name = "";
 };
-// A phase that all teams share.
+// A phase that all teams share. A team returns false on one lane at most, and one team at most: it has found
+// why the next phase must not run.
 template <class F>
 struct Wide {
     F run;

@@ -39,24 +39,45 @@ struct Word {
     std::uint32_t value;
 };
 
-enum class WaitOutcome : std::uint32_t { done = 0, timeout = 1, interrupted = 2, dead = 3, evicted = 4 };
+// An epoch that is waited for. A writer can be so far ahead of it and no further, by the protocol.
+struct Awaited {
+    std::uint32_t phase;  // the waiter's word for it
+    std::uint32_t epoch;
+    std::uint32_t most_ahead;
+
+    TEAM_FN bool is_beyond(std::uint64_t word) const {
+        return reached(word, epoch) && epoch_of(word) - epoch > most_ahead;
+    }
+};
+
+// beyond: all have come, but an epoch is one that cannot be.
+enum class WaitOutcome : std::uint32_t {
+    done = 0,
+    timeout = 1,
+    interrupted = 2,
+    dead = 3,
+    evicted = 4,
+    beyond = 5
+};
 
 // How a wait ended, filled by the team that gave it up.
 struct WaitReport {
     WaitOutcome outcome;
     std::uint32_t phase;  // the waiter's word for what it waited for
     std::uint32_t expected_epoch;
+    std::uint32_t last_epoch;  // that could have been found
     std::uint32_t num_missing;
-    std::uint32_t missing[kMaxRanks];     // the ranks that did not publish, or have left this one out
+    std::uint32_t missing[kMaxRanks];     // the ranks that did not publish, or nonsense; or left this one out
     std::uint32_t seen_epoch[kMaxRanks];  // and what was found of each
 
-    TEAM_FN void expect(std::uint32_t what, std::uint32_t epoch) {
-        phase = what;
-        expected_epoch = epoch;
+    TEAM_FN void expect(const Awaited& awaited) {
+        phase = awaited.phase;
+        expected_epoch = awaited.epoch;
+        last_epoch = awaited.epoch + awaited.most_ahead;
         num_missing = 0;
     }
-    TEAM_FN void note(int rank, std::uint64_t word) {
-        if (reached(word, expected_epoch)) return;
+    TEAM_FN void note(int rank, std::uint64_t word, const Awaited& awaited) {
+        if (reached(word, awaited.epoch) && !awaited.is_beyond(word)) return;
         add(rank, epoch_of(word));
     }
     TEAM_FN void add(int rank, std::uint32_t epoch) {

@@ -13,12 +13,13 @@
 //   weighted_sum_logfmt(team, out, rows, weights, n, num_groups, how)   of rows that came in LogFMT
 //   transpose(team, matrix)                        words from rows to columns
 //   enumerate(team, keys, n, ordinals, histogram, num_keys)
-//   sum_rows(team, table, num_rows, num_columns, out)
+//   sum_rows(team, table, num_rows, num_columns, most, out)
 //   scan_rows(team, table, first_column, num_columns, entry, total)
 //   publish_all(team, peers, words)                some words, the same to every rank
-//   await_all(team, peers, epoch, signal_of, policy, report, phase), observe(team, peers, signal)
+//   await_all(team, peers, awaited, signal_of, policy, report), observe(team, peers, signal)
 //   leave_out(team, peers, rank)                   the group goes on without it, and tells it
 //   tell_left_out(team, peers, rank)               tells it again
+//   claim(team, word)                              true for the first lane of all teams that asks
 //   tell_host(team, word, value)                   what the caller looks at while kernels run
 // clang-format on
 #pragma once
@@ -56,6 +57,9 @@ struct WordMatrix {
     int num_rows;
     int num_columns;
 };
+
+// What stands for a sum of numbers one of which is larger than it may be: this, and its row.
+constexpr std::uint32_t kTooLarge = 1u << 31;
 
 // Rows of 16-bit numbers.
 struct NumberTable {

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 WORDS, SIGNAL = "team/signal.hpp", "team/host/signal.hpp"
 DOORBELL, POOL = "symm/doorbell.cpp", "team/host/pool.cpp"
+SHAPE, REARRANGE = "ep/shape.hpp", "team/host/rearrange.hpp"
 WINDOW, DISPATCH, COMBINE, PHASES, SHRINK = (
     "ep/window.cpp",
     "ep/dispatch.hpp",
@@ -17,6 +18,10 @@ CREDIT = "4 2 100 1 credit"
 LAZY_PULL = "4 2 200 1 lazy_pull"
 MIXED = "4 2 200 1 mixed"
 WAKING = "1 1 1 1 doorbell"
+LIES = "3 1 400 1 lies"
+
+
+NOTICED = r"wrote beside|blames|has spoiled|DEADLYSIGNAL"  # of a lie
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,11 @@ class Mutant:
 
 def one(file: str, old: str, new: str, run: str, equivalent: str = "") -> Mutant:
     return Mutant(((file, old, new),), run, equivalent)
+
+
+def believed(file: str, old: str, new: str) -> Mutant:
+    """A check less of what peers write."""
+    return Mutant(((file, old, new),), LIES, sign=NOTICED)
 
 
 def told_relaxed(file: str, signal: str, epoch: str, value: str, run: str) -> Mutant:
@@ -57,6 +67,8 @@ LATE_COUNTS = """
             [args.shape.first_local() + local];
     if (row + count >= static_cast<int>(received[local])) count = static_cast<int>(late) - row;
 """
+UNPACKED = "right &= unpack_rows(team, args, layout"
+CREDIT_OF = "const std::uint32_t epoch = to_be_consumed(args);"
 LAST_RECV = "args.window.recv.slot(args.progress->dispatched)"
 SLEEP_CHECK = (
     "still_missing(context) && "
@@ -162,28 +174,26 @@ MUTANTS = {
     # Reuse
     "counts_are_read_late": one(
         DISPATCH,
-        "unpack_rows(team, args, layout, args.shape.row_index",
-        LATE_COUNTS + "unpack_rows(team, args, layout, args.shape.row_index",
+        UNPACKED,
+        LATE_COUNTS + UNPACKED,
         DEFERRED,
     ),
     "no_credit": one(
         COMBINE,
-        "return await_all(team, args.peers, to_be_consumed(args)",
-        "if (args.shape.rank >= 0) return true; "
-        "return await_all(team, args.peers, to_be_consumed(args)",
+        CREDIT_OF,
+        "if (args.shape.rank >= 0) return true; " + CREDIT_OF,
         CREDIT,
     ),
     "no_credit_when_read_in_place": one(
         COMBINE,
-        "return await_all(team, args.peers, to_be_consumed(args)",
-        "if (args.shape.rank >= 0) return true; "
-        "return await_all(team, args.peers, to_be_consumed(args)",
+        CREDIT_OF,
+        "if (args.shape.rank >= 0) return true; " + CREDIT_OF,
         LAZY_PULL,
     ),
     "credit_of_an_older_combine": one(
         COMBINE,
-        "to_be_consumed(args), signal",
-        "to_be_consumed(args) - 1, signal",
+        CREDIT_OF,
+        CREDIT_OF.replace(";", " - 1;"),
         CREDIT,
     ),
     "consumed_is_told_before_reading": one(
@@ -257,6 +267,28 @@ MUTANTS = {
     "every_arrival_wakes": one(
         DOORBELL, "if (arrival < bell.wake_at.load(std::memory_order_relaxed)) return;", "", WAKING
     ),
+    # Nonsense
+    "counts_are_believed": believed(REARRANGE, "number > most ? instead : sum", "sum"),
+    "counts_of_rows_to_come_are_believed": believed(DISPATCH, "if (number > most) bad =", "bad ="),
+    "one_more_is_believed": believed(REARRANGE, "number > most ?", "number > most + 1 ?"),
+    "epochs_are_believed": believed(
+        SIGNAL, "any_beyond_ |= awaited_.is_beyond(word);", "any_beyond_ = false;"
+    ),
+    "labels_are_believed": believed(DISPATCH, "if (!is_right(args, place, origin))", "if (false)"),
+    "labels_of_other_dispatches_are_believed": believed(
+        DISPATCH, "origin.dispatch == dispatch_of(args) && contains", "contains"
+    ),
+    "labels_in_other_places_are_believed": believed(
+        DISPATCH,
+        "&& contains(args.layout_range[at.local * args.shape.num_ranks + origin.source], at.row)",
+        "",
+    ),
+    "labels_are_believed_when_rows_go_back": believed(
+        COMBINE, "if (!origin.is_inside(shape) ||", "if ("
+    ),
+    "sources_are_believed": believed(SHAPE, "source < shape.num_ranks &&", ""),
+    "tokens_are_believed": believed(SHAPE, "token < shape.max_tokens &&", ""),
+    "choices_are_believed": believed(SHAPE, "&& choice < shape.num_topk", ""),
     "sleeper_is_not_marked": one(
         DOORBELL, "bell.sleeping.store(1, std::memory_order_seq_cst);", "", WAKING
     ),

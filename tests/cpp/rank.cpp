@@ -74,6 +74,11 @@ void Rank::must(bool done, const char* what, int index) const {
     const WaitReport& report = exchange_.verdict().wait;
     if (report.outcome == WaitOutcome::evicted)
         fail("rank %d, %s %d: left out by rank %u", rank_, what, index, report.missing[0]);
+    const Nonsense& nonsense = exchange_.verdict().nonsense;
+    if (nonsense.of != Nonsense::Of::nothing)
+        fail("rank %d, %s %d: rank %d left nonsense %u at %d: %llx", rank_, what, index, nonsense.peer,
+             static_cast<unsigned>(nonsense.of), nonsense.place,
+             static_cast<unsigned long long>(nonsense.found));
     if (report.outcome == WaitOutcome::done)
         fail("rank %d, %s %d: rank %d speaks of something else", rank_, what, index,
              exchange_.verdict().disagreement.peer);
@@ -182,6 +187,10 @@ void Rank::write_outputs(const Held& now, const model::Answer& answer, std::byte
     }
 }
 
+Answer Rank::answer_of(const Held& now, std::uint32_t epoch, bool pulled) {
+    return {now.epoch % kSlots, epoch % kSlots, pulled, false, address(now.layout_range.data())};
+}
+
 void Rank::combine(int index) {
     const model::Answer& answer = world_.program.answers[static_cast<std::size_t>(index)];
     const Held& now = held(answer.round);
@@ -198,7 +207,7 @@ void Rank::combine(int index) {
         write_outputs(now, answer, reinterpret_cast<std::byte*>(x.data()));
     }
     must(exchange_.combine_send(now.shape, options(world_, index), address(now.ledger.data()),
-                                {now.epoch % kSlots, next.epoch % kSlots, answer.pulled}, address(x.data())),
+                                answer_of(now, next.epoch, answer.pulled), address(x.data())),
          "combine", index);
 }
 
@@ -212,7 +221,7 @@ void Rank::reduce(int index) {
     const Sum sum{address(sent.choices.data()), address(tokens.weights.data()), address(out.data()),
                   tokens.count};
     must(exchange_.combine_receive(now.shape, options(world_, index), address(now.ledger.data()),
-                                   {now.epoch % kSlots, sent.epoch % kSlots, answer.pulled}, sum),
+                                   answer_of(now, sent.epoch, answer.pulled), sum),
          "reduce", index);
     std::vector<std::int32_t> choices = sent.choices;
     for (std::int32_t& choice : choices)

@@ -42,6 +42,8 @@ class Rank {
         std::vector<std::int32_t> choices;
     };
 
+    static deep_ll::Answer answer_of(const Held& held, std::uint32_t epoch, bool pulled);
+
     void dispatch(int round);
     void receive(int round);
     void combine(int index);

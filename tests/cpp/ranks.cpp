@@ -1,5 +1,5 @@
 // ranks.cpp: ranks as threads of one process run the kernels, so that sanitizers see all of their memory.
-//   ranks NUM_RANKS NUM_TEAMS NUM_ROUNDS SEED SCENARIO      scenarios: program.cpp, and "doorbell"
+//   ranks NUM_RANKS NUM_TEAMS NUM_ROUNDS SEED SCENARIO      scenarios: program.cpp, "doorbell", "lies"
 // Ends with 0 if every byte was right, with 1 and a line that says what was not, or as the sanitizer wishes.
 #include <cstdarg>
 #include <cstdio>
@@ -10,6 +10,7 @@
 
 #include "doorbell.hpp"
 #include "fail.hpp"
+#include "lies.hpp"
 #include "naps.hpp"
 #include "rank.hpp"
 #include "team/host/faults.hpp"
@@ -114,6 +115,10 @@ int main(int argc, char** argv) {
     if (argc != 6) fail("usage: ranks NUM_RANKS NUM_TEAMS NUM_ROUNDS SEED SCENARIO");
     const std::string name = argv[5];
     const Scenario* scenario = find_scenario(name);
+    if (name == "lies") {
+        run_lies(std::atoi(argv[1]), std::atoi(argv[3]), std::strtoull(argv[4], nullptr, 10));
+        return 0;
+    }
     if (name == "doorbell")
         run_doorbell();
     else if (scenario == nullptr)

@@ -203,7 +203,8 @@ class World:
         """The parameters of a combine in slots (recv, combine)."""
         mine, c = self.ranks[rank], self.case
         recv_slot, combine_slot = slots
-        answer = _native.Answer(recv_slot, combine_slot, c.zero_copy, c.logfmt)
+        layout = mine.layouts[recv_slot].address
+        answer = _native.Answer(recv_slot, combine_slot, c.zero_copy, c.logfmt, layout)
         total = _native.Sum(
             mine.choices[combine_slot].address,
             mine.weights.address,

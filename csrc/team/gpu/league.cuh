@@ -59,7 +59,7 @@ class League {
         const WideTeam team(static_cast<int>(blockIdx.x) * num_teams() + mine,
                             static_cast<int>(gridDim.x) * num_teams(), scratch(mine, 1));
         team.bulk.loads = loads_;
-        phase.run(team);
+        if (!phase.run(team)) stop_all();
         loads_ = team.bulk.loads;
         after_wide_ = true;
     }
@@ -67,24 +67,32 @@ class League {
     TEAM_FN static bool is_first() { return blockIdx.x == 0; }
     TEAM_FN static int num_teams() { return static_cast<int>(blockDim.x) / (kTeamWarps * kWarpLanes); }
 
-    // All blocks have come, and see what the others wrote before. The high bit of `arrived` turns when the
-    // last one comes, whatever their number.
+    // What `arrived` is made of. The high bit turns when the last block comes, whatever their number.
+    static constexpr std::uint32_t kTurn = 1u << 31, kBlock = 2, kStopped = 1;
+
+    // All blocks have come, and see what the others wrote before.
     TEAM_FN void meet() {
         __shared__ std::uint32_t failed;
-        constexpr std::uint32_t kTurn = 1u << 31;
         LeagueState& state = *args_.state;
         __syncthreads();
         if (threadIdx.x == 0) {
             const std::uint32_t before =
-                add_release_gpu(&state.arrived, is_first() ? kTurn - (gridDim.x - 1) : 1u);
+                add_release_gpu(&state.arrived, is_first() ? kTurn - kBlock * (gridDim.x - 1) : kBlock);
             std::uint32_t stop = 0;
             while (stop == 0 && ((load_relaxed_gpu(&state.arrived) ^ before) & kTurn) == 0)
                 stop = load_relaxed_gpu(&state.failed);
-            load_acquire_gpu(&state.arrived);
+            stop |= load_acquire_gpu(&state.arrived) & kStopped;
             failed = stop;
         }
         __syncthreads();
         failed_ = failed != 0;
+    }
+
+    // One lane has found why the next phase must not run. The others hear of it when they meet: its block
+    // comes there after this.
+    TEAM_FN void stop_all() {
+        add_release_gpu(&args_.state->arrived, kStopped);
+        give_up();
     }
 
     TEAM_FN void give_up() {

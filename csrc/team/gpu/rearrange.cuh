@@ -64,15 +64,24 @@ TEAM_FN void enumerate(const Team& team,
     team.sync();
 }
 
-// out[c] = the sum of column c over the first `num_rows` rows.
+// out[c] = the sum of column c over the first `num_rows` rows; kTooLarge + r if the number of row r is more
+// than `most`. Sums are made of the numbers that were compared, whatever becomes of the table meanwhile.
 template <class Team>
-TEAM_FN void sum_rows(
-    const Team& team, const NumberTable& table, int num_rows, int num_columns, std::uint32_t* out) {
+TEAM_FN void sum_rows(const Team& team,
+                      const NumberTable& table,
+                      int num_rows,
+                      int num_columns,
+                      std::uint32_t most,
+                      std::uint32_t* out) {
     team.lanes(num_columns, [&](int c) {
-        std::uint32_t sum = 0;
+        std::uint32_t sum = 0, too_large = 0;
 #pragma unroll 8
-        for (int r = 0; r < num_rows; ++r) sum += table.row(r)[c];
-        out[c] = sum;
+        for (int r = 0; r < num_rows; ++r) {
+            const std::uint32_t number = table.row(r)[c];
+            sum += number;
+            if (number > most && too_large == 0) too_large = kTooLarge + static_cast<std::uint32_t>(r);
+        }
+        out[c] = too_large != 0 ? too_large : sum;
     });
 }
 

@@ -33,16 +33,17 @@ TEAM_FN std::uint64_t observe(const Team&, const PeerMap& peers, std::uint64_t s
 
 // Polls without order, which costs nothing, then acquires once: the writer only ever stores with release, so
 // the second load sees the same store or a later one. (An acquire in each turn would empty L1 each time.)
+// False: it has not come in time, or is one that cannot be.
 TEAM_FN bool await_word(const std::uint64_t* word,
-                        std::uint32_t epoch,
+                        const Awaited& awaited,
                         std::uint64_t start_ns,
                         std::int64_t timeout_ns) {
     constexpr int kLooks = 64;  // between two looks at the clock
-    for (int look = 1; !reached(load_relaxed_sys(word), epoch); ++look) {
+    for (int look = 1; !reached(load_relaxed_sys(word), awaited.epoch); ++look) {
         if (look % kLooks != 0 || timeout_ns == 0) continue;
         if (now_ns() - start_ns > static_cast<std::uint64_t>(timeout_ns)) return false;
     }
-    return reached(load_acquire_sys(word), epoch);
+    return epoch_of(load_acquire_sys(word)) - awaited.epoch <= awaited.most_ahead;
 }
 
 TEAM_FN void leave_note(const PeerMap& peers, int rank, std::uint64_t offset, std::uint64_t word) {
@@ -96,53 +97,63 @@ class Vigil {
     std::uint64_t beat_ = 0;  // at the last look
 };
 
-// As await_word, but who does not come is left out. False: others have left this rank out.
+// As await_word, but who does not come is left out. Also ends when others have left this rank out. False: the
+// epoch is one that cannot be.
 template <class Team>
 TEAM_FN bool await_member(const Team& team,
                           const PeerMap& peers,
                           int rank,
                           const std::uint64_t* word,
-                          std::uint32_t epoch,
+                          const Awaited& awaited,
                           Vigil vigil) {
     constexpr int kLooks = 64;
-    for (int look = 1; !reached(load_relaxed_sys(word), epoch); ++look) {
+    for (int look = 1; !reached(load_relaxed_sys(word), awaited.epoch); ++look) {
         if (look % kLooks != 0) continue;
         for (int writer = 0; writer < peers.size; ++writer)
-            if (evicts(team, peers, writer)) return false;
+            if (evicts(team, peers, writer)) return true;
         if (vigil.look(team, peers, rank)) continue;
         leave_out(team, peers, rank);
         return true;
     }
-    return reached(load_acquire_sys(word), epoch);
+    return epoch_of(load_acquire_sys(word)) - awaited.epoch <= awaited.most_ahead;
 }
 
-// Waits until signal_of(rank) has reached `epoch` for every rank, a lane for each. False: it gave up, and
-// `report` says on whom. With a mask it never gives up on peers but leaves them out, and fails only if they
+// Waits until signal_of(rank) has reached the epoch for every rank, a lane for each. False: it gave up, and
+// `report` says on whom and why. With a mask it never gives up on peers but leaves them out, and fails only if they
 // have left this rank out.
 template <class Team, class SignalOf>
 TEAM_FN bool await_all(const Team& team,
                        const PeerMap& peers,
-                       std::uint32_t epoch,
+                       const Awaited& awaited,
                        SignalOf signal_of,
                        const WaitPolicy& policy,
-                       WaitReport& report,
-                       std::uint32_t phase) {
+                       WaitReport& report) {
     const std::uint64_t start = now_ns();
     const int late = team.first(peers.size, [&](int rank) {
         const std::uint64_t* word = &peers.mine<Signal>(signal_of(rank))->word;
-        if (!peers.can_shrink()) return !await_word(word, epoch, start, policy.timeout_ns);
+        if (!peers.can_shrink()) return !await_word(word, awaited, start, policy.timeout_ns);
         return !peers.is_masked(rank) &&
-               !await_member(team, peers, rank, word, epoch, Vigil(policy.timeout_ns, start));
+               !await_member(team, peers, rank, word, awaited, Vigil(policy.timeout_ns, start));
     });
-    if (peers.can_shrink()) return is_member(team, peers, epoch, report, phase);
+    if (peers.can_shrink() && !is_member(team, peers, awaited.epoch, report, awaited.phase)) return false;
     if (late < 0) return true;
     team.once([&] {
-        report.expect(phase, epoch);
-        for (int rank = 0; rank < peers.size; ++rank)
-            report.note(rank, load_relaxed_sys(&peers.mine<Signal>(signal_of(rank))->word));
-        report.outcome = WaitOutcome::timeout;
+        report.expect(awaited);
+        WaitOutcome outcome = WaitOutcome::beyond;
+        for (int rank = 0; rank < peers.size; ++rank) {
+            if (peers.is_masked(rank)) continue;
+            const std::uint64_t word = load_relaxed_sys(&peers.mine<Signal>(signal_of(rank))->word);
+            report.note(rank, word, awaited);
+            if (!reached(word, awaited.epoch)) outcome = WaitOutcome::timeout;
+        }
+        report.outcome = outcome;
     });
     return false;
+}
+
+template <class Team>
+TEAM_FN bool claim(const Team&, std::uint32_t* word) {
+    return add_release_gpu(word, 1) == 0;
 }
 
 // What the caller looks at while kernels run: after everything that this lane wrote before.

@@ -2,6 +2,7 @@
 // teams.
 #pragma once
 
+#include <atomic>
 #include <memory>
 
 #include "team/host/faults.hpp"
@@ -60,12 +61,13 @@ class League {
     }
     template <class F>
     bool one(Wide<F>& phase) {
+        std::atomic<bool> go_on{true};
         auto on_team = [&](const HostTeam& team) {
             fault_point_of(phase.name);
-            phase.run(team);
+            if (!phase.run(team)) go_on.store(false, std::memory_order_relaxed);
         };
         on_teams(num_teams_, on_team);
-        return true;
+        return go_on.load(std::memory_order_relaxed);
     }
     template <class F>
     void on_teams(int num_teams, F& phase) {

@@ -19,14 +19,24 @@ TEAM_FN void enumerate(const Team& team,
         if (keys[i] >= 0) ordinals[i] = static_cast<std::int32_t>(histogram[keys[i]]++);
 }
 
-// out[c] = the sum of column c over the first `num_rows` rows.
+// out[c] = the sum of column c over the first `num_rows` rows; kTooLarge + r if the number of row r is more
+// than `most`. Sums are made of the numbers that were compared, whatever becomes of the table meanwhile.
 template <class Team>
-TEAM_FN void sum_rows(
-    const Team&, const NumberTable& table, int num_rows, int num_columns, std::uint32_t* out) {
+TEAM_FN void sum_rows(const Team&,
+                      const NumberTable& table,
+                      int num_rows,
+                      int num_columns,
+                      std::uint32_t most,
+                      std::uint32_t* out) {
     for (int c = 0; c < num_columns; ++c) out[c] = 0;
     for (int r = 0; r < num_rows; ++r) {
         const std::uint16_t* row = table.row(r);
-        for (int c = 0; c < num_columns; ++c) out[c] += row[c];
+        const std::uint32_t instead = kTooLarge + static_cast<std::uint32_t>(r);
+        for (int c = 0; c < num_columns; ++c) {
+            const std::uint32_t number = row[c], sum = out[c] + number;
+            const std::uint32_t checked = number > most ? instead : sum;
+            out[c] = out[c] >= kTooLarge ? out[c] : checked;
+        }
     }
 }
 

@@ -47,14 +47,21 @@ TEAM_FN std::uint64_t observe(const Team&, const PeerMap& peers, std::uint64_t s
 template <class SignalOf>
 class Arrivals {
    public:
-    Arrivals(const PeerMap& peers, std::uint32_t epoch, SignalOf signal_of)
-        : peers_(peers), epoch_(epoch), signal_of_(signal_of) {}
+    Arrivals(const PeerMap& peers, const Awaited& awaited, SignalOf signal_of)
+        : peers_(peers), awaited_(awaited), signal_of_(signal_of) {}
 
     // Skips what has arrived; true when all have.
     bool all() {
-        while (first_ < peers_.size && !is_missing(first_)) ++first_;
-        return first_ == peers_.size;
+        for (; first_ < peers_.size; ++first_) {
+            if (peers_.is_masked(first_)) continue;
+            const std::uint64_t word = load(first_);
+            if (!reached(word, awaited_.epoch)) return false;
+            any_beyond_ |= awaited_.is_beyond(word);
+        }
+        return true;
     }
+    // An epoch of what has arrived is one that cannot be.
+    bool any_beyond() const { return any_beyond_; }
     template <class F>
     void each_missing(F f) const {
         for (int rank = first_; rank < peers_.size; ++rank)
@@ -71,22 +78,24 @@ class Arrivals {
             if (is_gone(peers_, rank) && is_missing(rank)) return rank;
         return -1;
     }
-    void describe(WaitReport& report, std::uint32_t phase) const {
-        report.expect(phase, epoch_);
-        each_missing([&](int rank) { report.note(rank, load(rank)); });
+    void describe(WaitReport& report) const {
+        report.expect(awaited_);
+        for (int rank = 0; rank < peers_.size; ++rank)
+            if (!peers_.is_masked(rank)) report.note(rank, load(rank), awaited_);
     }
 
    private:
-    bool is_missing(int rank) const { return !peers_.is_masked(rank) && !reached(load(rank), epoch_); }
+    bool is_missing(int rank) const { return !peers_.is_masked(rank) && !reached(load(rank), awaited_.epoch); }
     std::uint64_t load(int rank) const {
         std::uint64_t& word = peers_.template mine<Signal>(signal_of_(rank))->word;
         return std::atomic_ref<std::uint64_t>(word).load(std::memory_order_acquire);
     }
 
     const PeerMap& peers_;
-    const std::uint32_t epoch_;
+    const Awaited awaited_;
     const SignalOf signal_of_;
     int first_ = 0;
+    bool any_beyond_ = false;
 };
 
 // Before a nap: whether there is still something to wait for.
@@ -130,34 +139,45 @@ bool nap(const Team& team,
 }
 
 // Spins briefly, gives the core away a few times, then sleeps: many ranks on few cores must not burn the
-// cores that the ranks they wait for need. False: it gave up, and `report` says on whom. With a mask it never
-// gives up on peers but leaves them out, and fails only if they have left this rank out.
-template <class Team, class SignalOf>
-bool await_all(const Team& team,
-               const PeerMap& peers,
-               std::uint32_t epoch,
-               SignalOf signal_of,
-               const WaitPolicy& policy,
-               WaitReport& report,
-               std::uint32_t phase) {
-    Arrivals<SignalOf> arrivals(peers, epoch, signal_of);
-    const auto is_through = [&] { return is_member(team, peers, epoch, report, phase); };
+// cores that the ranks they wait for need. False: not all have come.
+template <class Team, class Waiting>
+bool wait(
+    const Team& team, Waiting& arrivals, const PeerMap& peers, const WaitPolicy& policy, WaitReport& report) {
     for (int i = 0; i < policy.num_pauses; ++i) {
-        if (arrivals.all()) return is_through();
+        if (arrivals.all()) return true;
         pause_briefly();
     }
     for (int i = 0; i < policy.num_yields; ++i) {
-        if (arrivals.all()) return is_through();
+        if (arrivals.all()) return true;
         if (!peers.has_links() || !peers.link->progress()) yield();
     }
-    if (arrivals.all()) return is_through();
+    if (arrivals.all()) return true;
     Vigil vigil(peers, policy.timeout_ns);
-    while (!arrivals.all()) {
-        if (nap(team, arrivals, peers, vigil, policy, report)) continue;
-        arrivals.describe(report, phase);
-        break;
-    }
-    return is_through() && report.outcome == WaitOutcome::done;
+    while (!arrivals.all())
+        if (!nap(team, arrivals, peers, vigil, policy, report)) return false;
+    return true;
+}
+
+// Waits until signal_of(rank) has reached the epoch for every rank. False: it gave up, and `report` says on
+// whom and why. With a mask it never gives up on peers but leaves them out, and fails only if they have left
+// this rank out.
+template <class Team, class SignalOf>
+bool await_all(const Team& team,
+               const PeerMap& peers,
+               const Awaited& awaited,
+               SignalOf signal_of,
+               const WaitPolicy& policy,
+               WaitReport& report) {
+    Arrivals<SignalOf> arrivals(peers, awaited, signal_of);
+    const bool come = wait(team, arrivals, peers, policy, report);
+    if (come && arrivals.any_beyond()) report.outcome = WaitOutcome::beyond;
+    if (report.outcome != WaitOutcome::done) arrivals.describe(report);
+    return is_member(team, peers, awaited.epoch, report, awaited.phase) && report.outcome == WaitOutcome::done;
+}
+
+template <class Team>
+TEAM_FN bool claim(const Team&, std::uint32_t* word) {
+    return std::atomic_ref<std::uint32_t>(*word).exchange(1, std::memory_order_relaxed) == 0;
 }
 
 // For what the caller looks at once the call is over.

@@ -75,7 +75,8 @@ ORDERS = {
     "wait_cta": access("ld.acquire.sys.global.u64", "ld.acquire.cta.global.u64", "few"),
     "wait_only_polls": one(
         SIGNAL,
-        "(timeout_ns)) return false; } return reached(load_acquire_sys(word), epoch);",
+        "(timeout_ns)) return false; } return epoch_of(load_acquire_sys(word)) - awaited.epoch <="
+        " awaited.most_ahead;",
         "(timeout_ns)) return false; } return true;",
         "few",
     ),
@@ -88,7 +89,7 @@ ORDERS = {
     "gate_relaxed": access("ld.acquire.gpu.global.u32", "ld.relaxed.gpu.global.u32", "few"),
     "gate_cta": access("ld.acquire.gpu.global.u32", "ld.acquire.cta.global.u32", "few"),
     "gate_plain": access("ld.acquire.gpu.global.u32", "ld.global.u32", "few"),
-    "gate_only_polls": without(LEAGUE, "", "load_acquire_gpu(&state.arrived);", "failed = stop;"),
+    "gate_only_polls": one(LEAGUE, "stop |= load_acquire_gpu(&state.arrived) & kStopped;", ""),
     "gate_polled_plain": access("ld.relaxed.gpu.global.u32", "ld.global.u32", "few"),
     "gate_polled_cta": access("ld.relaxed.gpu.global.u32", "ld.relaxed.cta.global.u32", "few"),
     # Told to the host

@@ -23,7 +23,8 @@ LATE_COUNTS = """
     if (row + count >= static_cast<int>(received[local])) count = static_cast<int>(late) - row;
 """
 LAST_RECV = "args.window.recv.slot(args.progress->dispatched - 1)"  # programs begin with slot 0
-AWAIT_CREDIT = "return await_all(team, args.peers, to_be_consumed(args)"
+AWAIT_CREDIT = "const std::uint32_t epoch = to_be_consumed(args);"
+UNPACKED = "right &= unpack_rows(team, args, layout"
 NO_CREDIT = f"if (args.shape.rank >= 0) return true; {AWAIT_CREDIT}"
 OF_READER = "args.window.desk(source) + offsetof(Desk, combined) + "
 OF_WRITER = "args.window.desk(args.shape.rank) + offsetof(Desk, combined) + "
@@ -109,8 +110,8 @@ PROTOCOL = {
     # Reuse
     "counts_are_read_late": one(
         DISPATCH,
-        "unpack_rows(team, args, layout, args.shape.row_index",
-        LATE_COUNTS + "unpack_rows(team, args, layout, args.shape.row_index",
+        UNPACKED,
+        LATE_COUNTS + UNPACKED,
         "far_hooks",
     ),
     "no_credit": one(COMBINE, AWAIT_CREDIT, NO_CREDIT, "late"),
@@ -118,7 +119,7 @@ PROTOCOL = {
     "no_credit_when_read_in_place": one(COMBINE, AWAIT_CREDIT, NO_CREDIT, "late_pulled"),
     "no_credit_when_ways_change": one(COMBINE, AWAIT_CREDIT, NO_CREDIT, "late_mixed"),
     "credit_of_an_older_combine": one(
-        COMBINE, "to_be_consumed(args), signal", "to_be_consumed(args) - 1, signal", "late"
+        COMBINE, AWAIT_CREDIT, AWAIT_CREDIT.replace(";", " - 1;"), "late"
     ),
     "credit_of_an_older_combine_in_one_slot": one(
         COMBINE, "== last ? last : last - 1", "== last ? last - 1 : last - 1", "again"

@@ -115,8 +115,8 @@ SYNCS = {
         "few many",
         "Race|Hang|Fault",
     ),
-    "turn_of_all_blocks": one(LEAGUE, "kTurn - (gridDim.x - 1)", "kTurn - gridDim.x", sign=HANG),
-    "turn_too_early": one(LEAGUE, "kTurn - (gridDim.x - 1)", "kTurn - (gridDim.x - 2)"),
+    "turn_of_all_blocks": one(LEAGUE, "kBlock * (gridDim.x - 1)", "kBlock * gridDim.x", sign=HANG),
+    "turn_too_early": one(LEAGUE, "kBlock * (gridDim.x - 1)", "kBlock * (gridDim.x - 2)"),
     "turn_not_kept": one(LEAGUE, "^ before) & kTurn)", ") & kTurn)", "few", "Race|Hang"),
 }
 

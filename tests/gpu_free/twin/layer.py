@@ -62,7 +62,7 @@ class Calls:
             indices,
             wide,
         )
-        answer = _native.Answer(slot, combine_slot, False, False)
+        answer = _native.Answer(slot, combine_slot, False, False, addresses[1])
         source = self.outputs.data_ptr()
         combine = native.combine(kind.shape, ledger, answer, source, total, halves)
         return bytes(dispatch), bytes(combine)
