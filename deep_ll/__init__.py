@@ -19,6 +19,7 @@ from deep_ll.handle import Handle
 from deep_ll.information import __version__, info
 from deep_ll.normal_mode import Config
 from deep_ll.plan import Plan
+from deep_ll.runtime.store_group import StoreGroup
 
 __all__ = [
     "ArgumentError",
@@ -36,6 +37,7 @@ __all__ = [
     "PeerError",
     "PeerTimeout",
     "Plan",
+    "StoreGroup",
     "__version__",
     "info",
     "topk_idx_t",

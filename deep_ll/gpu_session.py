@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from deep_ll.order import Sent, When
     from deep_ll.rounds import Hook
     from deep_ll.runtime.cuda.device import Device
+    from deep_ll.runtime.store_group import StoreGroup
 
 _NS = 1_000_000_000
 _MEET = 4  # csrc/ep/launch.hpp
@@ -167,6 +168,13 @@ class GpuSession(Order):
         self._combined = epoch
         self.keep_combine(epoch, this, pending)
         return ending
+
+    def rejoin(self, group: StoreGroup, rank: int, timeout_s: float) -> None:
+        """Not on GPUs: memory of NVSHMEM is allocated by all ranks together."""
+        raise OrderError(
+            f"rejoin({rank}): a GPU's rank cannot come back into a buffer; destroy it and make a "
+            "new one on all ranks"
+        )
 
     def comm_stream(self) -> torch.cuda.Stream:
         """Where operations with `async_finish` run."""

@@ -9,6 +9,7 @@ import torch
 
 from deep_ll import checks
 from deep_ll.errors import ArgumentError
+from deep_ll.runtime.store_group import StoreGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +42,11 @@ class Members:
     ) -> None:
         self._num_ranks, self._rank, self._mask, self._on_return = num_ranks, rank, mask, on_return
         self.address = mask.data_ptr()
+
+    @property
+    def masked(self) -> tuple[int, ...]:
+        """Who is left out."""
+        return tuple(self._mask.nonzero().view(-1).tolist())
 
     def update(self, rank: int, masked: bool) -> None:
         """Leaves a rank out, or no longer."""
@@ -99,6 +105,48 @@ class MaskCalls:
             ArgumentError: the buffer was made without `enable_shrink`.
         """
         self._members().clean()
+
+    def rejoin(
+        self, rank: int, group: object = None, *, timeout_s: float | None = None
+    ) -> None:
+        """Takes a rank that began anew back into this buffer. Collective among the ranks that are
+        not masked, between two rounds; on CPUs, among ranks of one host. Handles of earlier
+        dispatches cannot be combined any more.
+
+        The new process meanwhile makes its buffer with the same arguments, over
+        `StoreGroup(store, rank, size, rejoin=True)`. Results are right from the next call.
+
+        Args:
+            rank: which; it must be masked. A rank that was masked but lives destroys its buffer
+                and makes a new one in the same way.
+            group: where ranks meet, a `StoreGroup`. Default: the buffer's own. A buffer over a
+                process group needs one over a store that the new process can reach as well, of
+                the same name as there.
+            timeout_s: how long others are waited for, seconds. Default: the group's.
+
+        Raises:
+            ArgumentError: there is no `StoreGroup`, or another one than this rank's.
+            OrderError: the rank is not masked, an operation is not finished, or this buffer cannot
+                take ranks back (on a GPU, over the network): then make a new one.
+            PeerError: ranks have not made the same calls, or the new heap has another size.
+            PeerTimeout: the rank, or another, has not come; it is named. Nothing has changed.
+        """
+        session, own = self._usable(), getattr(self, "group", None)
+        meeting = own if group is None else group
+        if not isinstance(meeting, StoreGroup):
+            raise ArgumentError(
+                "rejoin needs a StoreGroup over a store that all ranks reach: make the buffer over "
+                f"one, or pass it as group (this is a {type(meeting).__name__})"
+            )
+        here = (session.heap.rank, session.heap.num_ranks)
+        if (meeting.rank, meeting.size) != here:
+            raise ArgumentError(
+                f"the group is for rank {meeting.rank} of {meeting.size}, this is {here[0]} of "
+                f"{here[1]}"
+            )
+        if not 0 <= rank < meeting.size:
+            raise ArgumentError(f"rank is {rank}: it must be from 0 to {meeting.size - 1}")
+        session.rejoin(meeting, rank, meeting.timeout_s if timeout_s is None else timeout_s)
 
     def _members(self) -> Members:
         members = self._usable().members

@@ -9,6 +9,8 @@ from deep_ll import checks
 from deep_ll.errors import ArgumentError
 from deep_ll.runtime.group import require_cpu_backend
 from deep_ll.runtime.heap import open_heap
+from deep_ll.runtime.rejoin import join_heap
+from deep_ll.runtime.store_group import StoreGroup
 from deep_ll.session import Session
 
 if TYPE_CHECKING:
@@ -57,9 +59,23 @@ def open_session(
     """Makes the heap and what works on it. Collective."""
     if device.type == "cpu":
         require_cpu_backend(group)
+        if isinstance(group, StoreGroup) and group.rejoin:
+            return _join(group, num_bytes, expected, settings, options)
         heap = open_heap(group, num_bytes, wanted)
         return Session(heap, settings, expected, options)
     # Only now: machines without a GPU need none of its packages.
     from deep_ll.gpu_open import open_gpu_session
 
     return open_gpu_session(group, device, num_bytes, settings, options, wanted)
+
+
+def _join(
+    group: StoreGroup, num_bytes: int, expected: int | None, settings: Settings, options: Options
+) -> Session:
+    """The session of a rank that began anew, where the living are."""
+    if not options.enable_shrink:
+        raise ArgumentError("StoreGroup(rejoin=True) needs enable_shrink=True, as on all ranks")
+    heap, progress, place = join_heap(group, num_bytes)
+    session = Session(heap, settings, expected, options)
+    session.begin_at(progress, place)
+    return session

@@ -154,18 +154,25 @@ class Order:
         Raises:
             OrderError: something is still to be received into it.
         """
+        pending = self.unfinished()
+        if pending is not None:
+            raise OrderError(
+                f"get_local_buffer_tensor gives away the memory that {pending.name} is "
+                "received into, which is not finished: call its hook first"
+            )
+        self._taken = None
+        for turn in self._turns:
+            turn.round = None
+
+    def unfinished(self) -> Pending | None:
+        """An operation that only its hook will finish, if there is one."""
         self.finish_asynchronous()
         for turn in self._turns:
             dispatched = None if turn.round is None else turn.round.pending
             for pending in (dispatched, turn.combine):
                 if pending is not None and not pending.done:
-                    raise OrderError(
-                        f"get_local_buffer_tensor gives away the memory that {pending.name} is "
-                        "received into, which is not finished: call its hook first"
-                    )
-        self._taken = None
-        for turn in self._turns:
-            turn.round = None
+                    return pending
+        return None
 
     def finish_later(self, pending: Pending) -> None:
         """Lets the next operation finish `pending`, if nobody does before."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from deep_ll import _native, checks, failures
+from deep_ll.errors import OrderError
 from deep_ll.event import EventOverlap
 from deep_ll.kinds import Kind, Kinds
 from deep_ll.members import Members, mask_bytes
@@ -16,6 +17,7 @@ from deep_ll.order import ASYNC, HOOK, NOW, Order
 from deep_ll.rounds import NUM_SLOTS, Pending, Round
 from deep_ll.runtime import machine
 from deep_ll.runtime.paths import LINK
+from deep_ll.runtime.rejoin import Own, Place, Progress, welcome
 
 if TYPE_CHECKING:
     from deep_ll._native import Answer, Batch, CallOptions
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from deep_ll.order import Sent, When
     from deep_ll.rounds import Hook
     from deep_ll.runtime.heap import Heap
+    from deep_ll.runtime.store_group import StoreGroup
 
 _NS = 1_000_000_000
 _CACHE_SHARE = 8  # rows beyond this part of the cache are stored past it (docs/performance.md)
@@ -94,6 +97,7 @@ class Session(Order):
             self.exchange.use_mask(self.members.address)
         if settings.fault is not None:
             _native.set_fault(*settings.fault)
+        self._place = Place(0, tuple(range(heap.num_ranks)), {})
         self._outputs: dict[tuple[Sizes, int], torch.Tensor] = {}
         self.device, self.timeout_s = heap.device, options.timeout_s
         self._slots = [_Slot(_empty(torch.uint8), _empty(torch.int32)) for _ in range(NUM_SLOTS)]
@@ -265,6 +269,37 @@ class Session(Order):
             options = _native.CallOptions(timeout_ns, *key[1:], self._columns)
             self._options[key] = options
         return options
+
+    def begin_at(self, progress: Progress, place: Place) -> None:
+        """As if this rank had made the calls that others have made."""
+        assert self.members is not None
+        self.exchange.resume(list(progress))
+        self._place = place
+        for rank in range(self.heap.num_ranks):
+            if rank not in place.living:
+                self.members.update(rank, True)
+
+    def rejoin(self, group: StoreGroup, rank: int, timeout_s: float) -> None:
+        """Takes a rank that began anew into the group. Collective among the living."""
+        members, heap, pending = self.members, self.heap, self.unfinished()
+        if pending is not None:
+            raise OrderError(f"rejoin({rank}): {pending.name} is not finished: call its hook first")
+        if members is None or heap.fd is None or heap.has_links:
+            raise OrderError(
+                f"rejoin({rank}) needs a buffer with enable_shrink=True, between processes of one "
+                "host that map each other's memory: else destroy it and make a new one"
+            )
+        if rank not in members.masked:
+            raise OrderError(f"rejoin({rank}): this rank is not masked, masked are {members.masked}")
+        living = tuple(r for r in range(heap.num_ranks) if r not in members.masked)
+        place = Place(self._place.number, living, self._place.served)
+        own = Own(heap.fd, heap.maps[self.rank], self.window, heap.num_ranks)
+        progress = Progress(*self.exchange.progress)
+        joined, self._place = welcome(group, own, place, progress, rank, timeout_s)
+        heap.replace(rank, *joined)
+        self.exchange.replace(rank, joined.memory.data_ptr())
+        members.update(rank, False)
+        self.forget_rounds()  # the newcomer has no part in them
 
     def _take_back(self, rank: int) -> None:
         if self.heap.link is not None:

@@ -62,6 +62,11 @@ class Exchange {
     // From now on ranks that do not come in time are left out: a byte each at `mask`, padded to 16.
     void use_mask(std::uint64_t mask) { mask_ = mask; }
 
+    // The heap of a rank that began anew.
+    void replace(int rank, std::uint64_t base) { bases_.at(static_cast<std::size_t>(rank)) = base; }
+    // As if this rank had made the calls of the ranks that it joins.
+    void resume(const Progress& progress) { progress_ = progress; }
+
     bool dispatch_send(const Shape&, const CallOptions&, std::uint64_t ledger, const Batch&);
     bool dispatch_receive(
         const Shape&, const CallOptions&, std::uint64_t ledger, const Batch&, std::uint64_t stats);

@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <array>
 #include <atomic>
 #include <memory>
 
@@ -66,6 +67,18 @@ py::tuple report_of(const Verdict& verdict) {
 
 py::tuple tuple_of(const Greeting& g) {
     return py::make_tuple(g.num_experts, g.max_tokens, g.hidden, g.num_topk, g.format, g.recv_slot);
+}
+
+// All of Progress but what ends with a buffer.
+using ProgressTuple = std::array<std::uint32_t, 9>;
+
+ProgressTuple tuple_of(const Progress& p) {
+    return {p.dispatched,  p.combined,    p.consumed,    p.told_consumed, p.received[0],
+            p.received[1], p.returned[0], p.returned[1], p.met};
+}
+
+Progress progress_of(const ProgressTuple& t) {
+    return {t[0], t[1], t[2], t[3], {t[4], t[5]}, {t[6], t[7]}, t[8], 0};
 }
 
 py::object disagreement_of(const Verdict& verdict) {
@@ -199,6 +212,9 @@ void bind_exchange(py::module_& m) {
         .def("combine_receive", blocking(&Exchange::combine_receive))
         .def("await_credit", blocking(&Exchange::await_credit))
         .def("use_mask", &Exchange::use_mask)
+        .def("replace", &Exchange::replace)
+        .def("resume", [](Exchange& e, const ProgressTuple& progress) { e.resume(progress_of(progress)); })
+        .def_property_readonly("progress", [](const Exchange& e) { return tuple_of(e.progress()); })
         .def("meet", blocking(&Exchange::meet))
         .def("bad_choice", [](const Exchange& e) { return bad_choice_of(e.verdict().bad_choice); })
         .def("report", [](const Exchange& e) { return report_of(e.verdict()); })

@@ -80,31 +80,37 @@ def exchange(group: Group, fd: int, wish: Wish) -> Iterator[Taken]:
     """Gives `fd` to the peers that the wish allows and takes theirs. Collective; never fails for
     lack of a peer's memory, but says why it is not there.
     """
-    card = Card()
-    with (
-        contextlib.ExitStack() as cleanup,
-        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener,
-    ):
-        listener.bind(card.address)
-        listener.listen(group.size)
+    with contextlib.ExitStack() as cleanup, serving(fd, group.size) as card:
         cards = group.all_gather(card)
-        server = threading.Thread(target=_serve, args=(listener, card.secret, fd), daemon=True)
-        server.start()
         taken = Taken([None] * group.size, [0] * group.size, [""] * group.size)
         for peer in (p for p in range(group.size) if p != group.rank):
             taken.why_not[peer] = wish.against(group.rank, peer)
             if taken.why_not[peer]:
                 continue
             try:
-                own, taken.pids[peer] = _take(cards[peer])
+                own, taken.pids[peer] = take(cards[peer])
                 taken.fds[peer] = own
                 cleanup.callback(os.close, own)
             except OSError as error:
                 taken.why_not[peer] = f"its memory cannot be mapped ({error})"
         group.all_gather(None)  # nobody takes any more
-        _stop(card)
-        server.join(_PATIENCE_S)
         yield taken
+
+
+@contextlib.contextmanager
+def serving(fd: int, num_peers: int) -> Iterator[Card]:
+    """Gives `fd` to whoever shows the card."""
+    card = Card()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(card.address)
+        listener.listen(num_peers)
+        server = threading.Thread(target=_serve, args=(listener, card.secret, fd), daemon=True)
+        server.start()
+        try:
+            yield card
+        finally:
+            _stop(card)
+            server.join(_PATIENCE_S)
 
 
 def _serve(listener: socket.socket, secret: bytes, fd: int) -> None:
@@ -159,7 +165,7 @@ def _connect(card: Card) -> socket.socket:
     return connection
 
 
-def _take(card: Card) -> tuple[int, int]:
+def take(card: Card) -> tuple[int, int]:
     """A descriptor of the memory, and the process it is from."""
     with _connect(card) as connection:
         connection.sendall(card.secret + b"?")

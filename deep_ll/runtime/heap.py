@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
+import os
 import secrets
 import sys
 import weakref
@@ -28,6 +30,7 @@ _UNRESERVED = mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
 _GOODBYE_NS = 2_000_000_000  # for what is still on its way when a link is closed
 _SHOWN = 4  # peers that a message lists
 _ANY = Wish()
+_FIRST = -1
 # Before 3.13 Python keeps a descriptor open for each mapping.
 _UNTRACKED: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
@@ -78,12 +81,14 @@ class Heap:
     paths: list[Path]  # by rank. Behind a link a map is this rank's own: what it ships lies there
     has_links: bool = False  # anywhere in the group
     link: _native.UcxLink | None = field(default=None, repr=False)
-    sentinel: Sentinel | None = field(default=None, repr=False)  # over the ranks of this host
+    # Over the ranks of this host (_FIRST), and one over each that began anew.
+    sentinels: dict[int, Sentinel] = field(default_factory=dict, repr=False)
+    fd: int | None = None  # of this rank's memory, for ranks that rejoin
     _end: weakref.finalize[..., Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         # Also of a buffer that is just dropped, and at the end of a program that never destroys it.
-        parts = (self.maps[self.rank], self.link, self.sentinel)
+        parts = (self.maps[self.rank], self.link, self.sentinels, self.fd)
         object.__setattr__(self, "_end", weakref.finalize(self, _end, *parts))
 
     @property
@@ -112,6 +117,14 @@ class Heap:
             return self.link is not None and self.link.dead(path.peer)
         return path.kind == P2P and _native.is_gone(self.maps[path.peer].data_ptr())
 
+    def replace(self, peer: int, memory: torch.Tensor, pid: int) -> None:
+        """The heap of a rank that began anew."""
+        self.maps[peer] = memory
+        self.paths[peer] = Path(peer, P2P, "its memory is mapped here")
+        if peer in self.sentinels:
+            self.sentinels.pop(peer).stop()
+        self.sentinels[peer] = Sentinel([(pid, memory)])
+
     def close(self) -> None:
         """Tells the peers that nothing comes from here any more, and ends the link, if there is
         one. The memory goes with the last tensor that looks into it.
@@ -133,13 +146,17 @@ class Heap:
         )
 
 
-def _end(own: torch.Tensor, link: _native.UcxLink | None, sentinel: Sentinel | None) -> None:
+def _end(
+    own: torch.Tensor, link: _native.UcxLink | None, sentinels: dict[int, Sentinel], fd: int | None
+) -> None:
     # Peers write into the heap until the link is closed, so that comes before the memory goes.
     if link is not None:
         link.close(_GOODBYE_NS)
     _native.mark_gone(own.data_ptr())
-    if sentinel is not None:
+    for sentinel in sentinels.values():
         sentinel.stop()
+    if fd is not None:
+        os.close(fd)
 
 
 def open_heap(group: Group, num_bytes: int, wish: Wish = _ANY) -> Heap:
@@ -156,20 +173,33 @@ def open_heap(group: Group, num_bytes: int, wish: Wish = _ANY) -> Heap:
     if group.in_process:
         return _thread_heap(group, num_bytes, nonce, wish)
     with handover.sealed_memory(num_bytes) as memory:
-        own = _map(memory.fd, num_bytes, nonce)
+        own = map_memory(memory.fd, num_bytes, nonce)
         with handover.exchange(group, memory.fd, wish) as taken:
-            maps = [own if fd is None else _map(fd, num_bytes) for fd in taken.fds]
+            maps = [own if fd is None else map_memory(fd, num_bytes) for fd in taken.fds]
+        with contextlib.ExitStack() as undo:
+            kept = os.dup(memory.fd)
+            undo.callback(os.close, kept)
+            heap = _agreed_heap(group, maps, nonce, taken, kept)
+            undo.pop_all()
+    return heap
+
+
+def _agreed_heap(
+    group: Group, maps: list[torch.Tensor], nonce: bytes, taken: handover.Taken, fd: int
+) -> Heap:
+    own, num_bytes = maps[group.rank], maps[group.rank].numel()
     paths, has_links = agree(group, taken.why_not)
     behind = [path.peer for path in paths if path.kind == LINK]
     for peer in behind:
-        maps[peer] = _map(-1, num_bytes)
+        maps[peer] = map_memory(-1, num_bytes)
     nonces, hosts = zip(*group.all_gather((nonce, machine.host_name())), strict=True)
     _check_nonces({path.peer for path in paths} - set(behind), maps, nonces, group)
     link = _link_to(group, own, paths) if has_links else None
     mapped = [path.peer for path in paths if path.kind == P2P]
-    sentinel = Sentinel((taken.pids[peer], maps[peer]) for peer in mapped) if mapped else None
+    owners = [(taken.pids[peer], maps[peer]) for peer in mapped]
+    sentinels = {_FIRST: Sentinel(owners)} if mapped else {}
     num_local = hosts.count(hosts[group.rank])
-    return Heap(group.rank, maps, num_local, paths, has_links, link, sentinel)
+    return Heap(group.rank, maps, num_local, paths, has_links, link, sentinels, fd)
 
 
 def _thread_heap(group: Group, num_bytes: int, nonce: bytes, wish: Wish) -> Heap:
@@ -180,7 +210,7 @@ def _thread_heap(group: Group, num_bytes: int, nonce: bytes, wish: Wish) -> Heap
         raise LinkUnavailable(
             f"ranks that are threads of one process have no other path than its memory: {refused}"
         )
-    own = _map(-1, num_bytes, nonce)
+    own = map_memory(-1, num_bytes, nonce)
     paths, _ = agree(group, [""] * group.size)
     return Heap(group.rank, group.all_gather(own), group.size, paths)
 
@@ -199,7 +229,8 @@ def _link_to(group: Group, own: torch.Tensor, paths: list[Path]) -> _native.UcxL
         ) from error
 
 
-def _map(fd: int, num_bytes: int, nonce: bytes | None = None) -> torch.Tensor:
+def map_memory(fd: int, num_bytes: int, nonce: bytes | None = None) -> torch.Tensor:
+    """Memory by its descriptor (-1: of this process alone), shared; `nonce` is put at its start."""
     kind = mmap.MAP_SHARED | (_UNRESERVED if fd < 0 else 0)
     try:
         mapping = mmap.mmap(fd, num_bytes, kind, **_UNTRACKED)

@@ -448,7 +448,7 @@ class Lab {
         mine.choices = model::kept_choices(round(), answer(), index);
     }
     void check_sums(int index) {
-        note_wrong(index, rank(index).sums != model::combined(round(), answer(), index));
+        note_wrong(index, rank(index).sums != model::combined(round(), answer(), index, rank(index).choices));
     }
     model::Answer answer() const { return {now_, false, static_cast<std::uint64_t>(now_)}; }
 

@@ -1,0 +1,185 @@
+"""Ranks that die, are masked, begin anew and come back; results equal the oracle's from the next
+call."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import accidents
+import pytest
+import rejoin_work as work
+from torch.distributed import FileStore, TCPStore  # type: ignore[attr-defined]
+
+import deep_ll
+from deep_ll.testing import run_ranks
+
+WORLD = work.CASE.world
+ANSWER_S = 60.0
+
+
+class Ranks:
+    """Processes that can be ended and begun anew one by one."""
+
+    def __init__(self) -> None:
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload(["rejoin_work"])
+        self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.processes: dict[int, Any] = {}
+        self.pipes: dict[int, Any] = {}
+
+    def start(self, ranks: list[int], rejoin: bool = False, timeout_s: float = 30.0) -> None:
+        for rank in ranks:
+            self.pipes[rank], theirs = self.context.Pipe()
+            args = (rank, self.store.port, rejoin, timeout_s, theirs)
+            self.processes[rank] = self.context.Process(target=work.serve, args=args, daemon=True)
+            self.processes[rank].start()
+            theirs.close()
+
+    def kill(self, *ranks: int) -> None:
+        for rank in ranks:
+            self.processes.pop(rank).kill()
+            self.pipes.pop(rank).close()
+
+    def send(self, rank: int, name: str, *args: object) -> None:
+        self.pipes[rank].send((name, args))
+
+    def answer(self, rank: int) -> Any:
+        assert self.pipes[rank].poll(ANSWER_S), f"rank {rank} does not answer"
+        error, result = self.pipes[rank].recv()
+        assert not error, f"rank {rank}: {error}"
+        return result
+
+    def ask(self, ranks: list[int], name: str, *args: object) -> list[Any]:
+        for rank in ranks:
+            self.send(rank, name, *args)
+        return [self.answer(rank) for rank in ranks]
+
+    def round(self, index: int) -> None:
+        """On all who live; the others are masked."""
+        living = sorted(self.processes)
+        self.ask(living, "round", index, [r for r in range(WORLD) if r not in living])
+
+    def bring_back(self, rank: int) -> None:
+        living = sorted(self.processes)
+        self.start([rank], rejoin=True)
+        self.ask(living, "rejoin", rank)
+        self.answer(rank)
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+            process.join()
+
+
+@pytest.fixture
+def ranks() -> Iterator[Ranks]:
+    before = accidents.shm_files()
+    ranks = Ranks()
+    try:
+        ranks.start(list(range(WORLD)))
+        for rank in range(WORLD):
+            ranks.answer(rank)
+        yield ranks
+    finally:
+        ranks.close()
+    assert not accidents.shm_files() - before
+
+
+def test_killed_ranks_come_back(ranks: Ranks) -> None:
+    """One, again, then two at once; in between rounds without them."""
+    index = 0
+    used: list[Any] = []
+    for lost in ([1], [1], [0, 3]):
+        ranks.round(index)
+        ranks.kill(*lost)
+        ranks.round(index + 1)
+        ranks.round(index + 2)
+        for rank in lost:
+            ranks.bring_back(rank)
+            ranks.round(index + 3)
+        ranks.round(index + 4)
+        index += 5
+        used.append(ranks.ask([2], "used")[0])
+    # A sentinel for each that ever came back, three in all, and nothing else.
+    assert all(last - first <= 8 for first, last in zip(used[0], used[-1], strict=True))
+    assert not any(ranks.ask(list(range(WORLD)), "uses_shm"))
+
+
+def test_rank_that_was_stopped_begins_anew(ranks: Ranks) -> None:
+    """It is masked, hears so, and comes back in the same process."""
+    ranks.round(0)
+    process = ranks.processes.pop(2)
+    os.kill(process.pid, signal.SIGSTOP)
+    ranks.round(1)
+    os.kill(process.pid, signal.SIGCONT)
+    (told,) = ranks.ask([2], "late_round", 1)
+    assert "masked by ranks [0, 1, 3]" in told
+    living = sorted(ranks.processes)
+    ranks.processes[2] = process
+    ranks.send(2, "again")
+    ranks.ask(living, "rejoin", 2)
+    ranks.answer(2)
+    ranks.round(2)
+    ranks.round(3)
+
+
+def test_refusals(ranks: Ranks) -> None:
+    living = [0, 2, 3]
+    for text in ranks.ask([0, 1, 2, 3], "error_of", "rejoin", 2, 1.0):
+        assert text.startswith("OrderError") and "rank is not masked" in text
+    ranks.kill(1)
+    ranks.round(0)
+    for text in ranks.ask(living, "rejoin_beside_a_hook", 1, 1, [1]):
+        assert text.startswith("OrderError") and "dispatch #2 is not finished" in text
+    for text in ranks.ask(living, "rejoin_elsewhere", 1):
+        assert "needs a StoreGroup" in text
+        assert "the group is for rank" in text
+    # Nobody asks to rejoin: rank 0 waits for rank 1, the others for rank 0 then.
+    texts = ranks.ask(living, "error_of", "rejoin", 1, 1.0)
+    assert "nothing from ranks [1]" in texts[0]
+    assert all(text.startswith("PeerTimeout") for text in texts)
+    ranks.round(2)  # the buffer goes on without it
+    ranks.bring_back(1)
+    ranks.round(3)
+
+
+def test_nobody_calls_rejoin(ranks: Ranks) -> None:
+    ranks.kill(1)
+    ranks.start([1], rejoin=True, timeout_s=1.0)
+    assert ranks.pipes[1].poll(ANSWER_S)
+    error, _ = ranks.pipes[1].recv()
+    ranks.kill(1)
+    assert "PeerTimeout" in error
+    assert "waiting for buffer.rejoin(1) of the living ranks: nothing from ranks [0, 2, 3]" in error
+
+
+def test_store_group_gathers(tmp_path: Path) -> None:
+    def gather(group: Any) -> list[list[tuple[int, int]]]:
+        store = FileStore(str(tmp_path / "store"), group.size)
+        mine = deep_ll.StoreGroup(store, group.rank, group.size)
+        return [mine.all_gather((i, group.rank)) for i in range(6)]
+
+    for gathered in run_ranks(3, gather):
+        assert gathered == [[(i, rank) for rank in range(3)] for i in range(6)]
+
+
+def test_store_group_names_who_is_missing() -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=5))
+    group = deep_ll.StoreGroup(store, 1, 4, timeout_s=0.3)
+    begun = time.monotonic()
+    with pytest.raises(deep_ll.PeerTimeout, match=r"rank 1, .*nothing from ranks \[0, 2, 3\]"):
+        group.all_gather(None)
+    assert time.monotonic() - begun < 4
+
+
+@pytest.mark.parametrize("rank", [-1, 4])
+def test_store_group_checks_the_rank(rank: int) -> None:
+    with pytest.raises(deep_ll.ArgumentError, match=f"rank is {rank}"):
+        deep_ll.StoreGroup(None, rank, 4)  # type: ignore[arg-type]
