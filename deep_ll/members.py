@@ -106,9 +106,7 @@ class MaskCalls:
         """
         self._members().clean()
 
-    def rejoin(
-        self, rank: int, group: object = None, *, timeout_s: float | None = None
-    ) -> None:
+    def rejoin(self, rank: int, group: object = None, *, timeout_s: float | None = None) -> None:
         """Takes a rank that began anew back into this buffer. Collective among the ranks that are
         not masked, between two rounds; on CPUs, among ranks of one host. Handles of earlier
         dispatches cannot be combined any more.

@@ -290,7 +290,9 @@ class Session(Order):
                 "host that map each other's memory: else destroy it and make a new one"
             )
         if rank not in members.masked:
-            raise OrderError(f"rejoin({rank}): this rank is not masked, masked are {members.masked}")
+            raise OrderError(
+                f"rejoin({rank}): this rank is not masked, masked are {members.masked}"
+            )
         living = tuple(r for r in range(heap.num_ranks) if r not in members.masked)
         place = Place(self._place.number, living, self._place.served)
         own = Own(heap.fd, heap.maps[self.rank], self.window, heap.num_ranks)

@@ -165,9 +165,12 @@ def grant(buf: Any) -> Told | None:
     return None
 
 
-LIES = {"grant": grant, "count": count, "epoch_of_counts": epoch_of_counts, "epoch_of_rows": epoch_of_rows} | {
-    "label": label
-}
+LIES = {
+    "grant": grant,
+    "count": count,
+    "epoch_of_counts": epoch_of_counts,
+    "epoch_of_rows": epoch_of_rows,
+} | {"label": label}
 
 
 def lie(group: Any, topology: Topology, what: str, timeout_s: float) -> Told | None:

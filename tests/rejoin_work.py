@@ -43,9 +43,7 @@ class Worker:
     def __init__(self, rank: int, port: int, rejoin: bool, timeout_s: float) -> None:
         store = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
         self.store, self.rank = store, rank
-        self.group = deep_ll.StoreGroup(
-            store, rank, CASE.world, timeout_s=timeout_s, rejoin=rejoin
-        )
+        self.group = deep_ll.StoreGroup(store, rank, CASE.world, timeout_s=timeout_s, rejoin=rejoin)
         self.open()
 
     def open(self) -> None:
@@ -69,9 +67,7 @@ class Worker:
             padded(CASE, outputs[self.rank]), mine.topk_idx, mine.topk_weights, handle
         )
         own = present[self.rank]
-        expected = reference.combine(
-            self.rank, outputs, received, own.topk_idx, own.topk_weights
-        )
+        expected = reference.combine(self.rank, outputs, received, own.topk_idx, own.topk_weights)
         assert_same_bits(combined, expected, "combined")
         status = torch.zeros(CASE.world, dtype=torch.int32)
         self.buf.low_latency_query_mask_buffer(status)

@@ -19,6 +19,7 @@ from torch.distributed import FileStore, TCPStore  # type: ignore[attr-defined]
 
 import deep_ll
 from deep_ll.testing import run_ranks
+from deep_ll.testing.processes import PRELOAD
 
 WORLD = work.CASE.world
 ANSWER_S = 60.0
@@ -29,7 +30,7 @@ class Ranks:
 
     def __init__(self) -> None:
         self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["rejoin_work"])
+        self.context.set_forkserver_preload(PRELOAD)
         self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.processes: dict[int, Any] = {}
         self.pipes: dict[int, Any] = {}

@@ -73,8 +73,8 @@ py::tuple tuple_of(const Greeting& g) {
 using ProgressTuple = std::array<std::uint32_t, 9>;
 
 ProgressTuple tuple_of(const Progress& p) {
-    return {p.dispatched,  p.combined,    p.consumed,    p.told_consumed, p.received[0],
-            p.received[1], p.returned[0], p.returned[1], p.met};
+    return {p.dispatched,  p.combined,    p.consumed, p.told_consumed, p.received[0], p.received[1],
+            p.returned[0], p.returned[1], p.met};
 }
 
 Progress progress_of(const ProgressTuple& t) {

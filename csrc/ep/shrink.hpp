@@ -70,9 +70,14 @@ TEAM_FN void write_grant(
 // What an owner granted in the call's slot of recv, and that it is too far behind.
 TEAM_FN Nonsense bad_grant(const Common& args, int expert) {
     const std::uint64_t at = args.window.grant(args.progress->received[args.recv_slot], expert);
-    const auto most = static_cast<std::uint64_t>(args.shape.rank) * static_cast<std::uint64_t>(args.shape.max_tokens);
-    return {Nonsense::Of::grant, args.shape.owner(expert),       Phase::grants, expert,
-            *args.peers.mine<std::uint32_t>(at), most};
+    const auto most =
+        static_cast<std::uint64_t>(args.shape.rank) * static_cast<std::uint64_t>(args.shape.max_tokens);
+    return {Nonsense::Of::grant,
+            args.shape.owner(expert),
+            Phase::grants,
+            expert,
+            *args.peers.mine<std::uint32_t>(at),
+            most};
 }
 
 // Publishes this rank's grants and takes those of all owners. False: others have left this rank out.

@@ -214,9 +214,7 @@ def join_heap(group: StoreGroup, num_bytes: int) -> tuple[Heap, Progress, Place]
     return heap, progress, place
 
 
-def _attempt(
-    group: StoreGroup, place: Place, newcomer: int, deadline: float, what: str
-) -> int:
+def _attempt(group: StoreGroup, place: Place, newcomer: int, deadline: float, what: str) -> int:
     """Which of the newcomer's attempts is meant: the first of the living decides."""
     key, leader = f"round/{place.number}/attempt", place.living[0]
     if group.rank != leader:

@@ -119,8 +119,8 @@ TEAM_FN bool await_member(const Team& team,
 }
 
 // Waits until signal_of(rank) has reached the epoch for every rank, a lane for each. False: it gave up, and
-// `report` says on whom and why. With a mask it never gives up on peers but leaves them out, and fails only if they
-// have left this rank out.
+// `report` says on whom and why. With a mask it never gives up on peers but leaves them out, and fails only
+// if they have left this rank out.
 template <class Team, class SignalOf>
 TEAM_FN bool await_all(const Team& team,
                        const PeerMap& peers,

@@ -85,7 +85,9 @@ class Arrivals {
     }
 
    private:
-    bool is_missing(int rank) const { return !peers_.is_masked(rank) && !reached(load(rank), awaited_.epoch); }
+    bool is_missing(int rank) const {
+        return !peers_.is_masked(rank) && !reached(load(rank), awaited_.epoch);
+    }
     std::uint64_t load(int rank) const {
         std::uint64_t& word = peers_.template mine<Signal>(signal_of_(rank))->word;
         return std::atomic_ref<std::uint64_t>(word).load(std::memory_order_acquire);
@@ -172,7 +174,8 @@ bool await_all(const Team& team,
     const bool come = wait(team, arrivals, peers, policy, report);
     if (come && arrivals.any_beyond()) report.outcome = WaitOutcome::beyond;
     if (report.outcome != WaitOutcome::done) arrivals.describe(report);
-    return is_member(team, peers, awaited.epoch, report, awaited.phase) && report.outcome == WaitOutcome::done;
+    return is_member(team, peers, awaited.epoch, report, awaited.phase) &&
+           report.outcome == WaitOutcome::done;
 }
 
 template <class Team>
