@@ -134,11 +134,13 @@ def test_rank_that_was_stopped_begins_anew(ranks: Ranks) -> None:
 def test_refusals(ranks: Ranks) -> None:
     living = [0, 2, 3]
     for text in ranks.ask([0, 1, 2, 3], "error_of", "rejoin", 2, 1.0):
-        assert text.startswith("OrderError") and "rank is not masked" in text
+        assert text.startswith("OrderError")
+        assert "rank is not masked" in text
     ranks.kill(1)
     ranks.round(0)
     for text in ranks.ask(living, "rejoin_beside_a_hook", 1, 1, [1]):
-        assert text.startswith("OrderError") and "dispatch #2 is not finished" in text
+        assert text.startswith("OrderError")
+        assert "dispatch #2 is not finished" in text
     for text in ranks.ask(living, "rejoin_elsewhere", 1):
         assert "needs a StoreGroup" in text
         assert "the group is for rank" in text
