@@ -12,6 +12,7 @@
 #include "ep/phases.hpp"
 #include "fail.hpp"
 #include "model.hpp"
+#include "team/host/logfmt.hpp"
 #include "team/host/quantize.hpp"
 #include "team/host/rearrange.hpp"
 #include "team/host/reduce.hpp"
