@@ -16,11 +16,11 @@ WORDS = {"counts": 0, "rows": 1, "combined": 2, "consumed": 4}  # csrc/ep/window
 FAR = 7  # epochs
 
 
-def desk(world: World, rank: int) -> Tensor:
-    """The words of the liar in the heap of `rank`, as int64."""
+def desk(world: World, rank: int, source: int = LIAR) -> Tensor:
+    """The words of a source in the heap of `rank`, as int64."""
     return world.ranks[rank].heap.view(
         world.window.desks.offset, torch.int64, world.case.world, 16
-    )[LIAR]
+    )[source]
 
 
 def announce(world: World, rank: int, counts: list[int], epoch: int = 1) -> None:
@@ -183,8 +183,9 @@ def _label(world: World, field: int, value: int, phase: int) -> None:
     right = (LIAR, 1, world.case.max_tokens, world.case.topk)
     bound = sum(value << 16 * i for i, value in enumerate(right))
     check(told(world, 0), (LABEL, LIAR, phase, row, found, bound))
-    desks = [desk(world, rank) for rank in range(world.case.world)]
-    assert all(int(mine[WORDS["combined"]] | mine[WORDS["combined"] + 1]) == 0 for mine in desks)
+    desks = [desk(world, rank, 0) for rank in range(world.case.world)]
+    sent = [int(mine[WORDS["combined"]] | mine[WORDS["combined"] + 1]) for mine in desks]
+    assert not any(sent), "unnoticed: outputs were offered"
     after = world.ranks[0].heap.area.tensor[world.window.combine.offset :]
     assert phase == LABELS or torch.equal(sums, after)
 

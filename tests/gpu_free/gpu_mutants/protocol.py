@@ -5,9 +5,12 @@ from .kinds import (
     ARGS,
     COMBINE,
     DISPATCH,
+    LEAGUE,
     MEMBERS,
     PHASES,
+    REARRANGE,
     SHRINK,
+    SIGNAL,
     WINDOW,
     WORDS,
     Mutant,
@@ -22,6 +25,13 @@ LATE_COUNTS = """
             [args.shape.first_local() + local];
     if (row + count >= static_cast<int>(received[local])) count = static_cast<int>(late) - row;
 """
+
+
+def told(lie: str) -> tuple[str, str]:
+    """The run in which a peer lies, and how it ends if nobody notices."""
+    return f"lie_{lie}", "unnoticed|Fault"
+
+
 LAST_RECV = "args.window.recv.slot(args.progress->dispatched - 1)"  # programs begin with slot 0
 AWAIT_CREDIT = "const std::uint32_t epoch = to_be_consumed(args);"
 UNPACKED = "right &= unpack_rows(team, args, layout"
@@ -142,6 +152,44 @@ PROTOCOL = {
         "DEEP_LL_SOLO(count_consumed), DEEP_LL_WIDE(gather)",
         "late again late_pulled late_mixed",
         equivalent="peers are told by a later call, after this one has read",
+    ),
+    # Nonsense
+    "counts_are_believed": one(
+        REARRANGE,
+        "if (number > most && too_large == 0)",
+        "if (false)",
+        *told("count_of_another_expert"),
+    ),
+    "counts_of_rows_to_come_are_believed": one(
+        DISPATCH, "if (number > most) bad =", "if (false) bad =", *told("count_of_my_expert")
+    ),
+    "epochs_are_believed": one(
+        SIGNAL,
+        "(timeout_ns)) return false; } return epoch_of(load_acquire_sys(word)) - awaited.epoch <="
+        " awaited.most_ahead;",
+        "(timeout_ns)) return false; } return reached(load_acquire_sys(word), awaited.epoch);",
+        *told("epoch_of_rows"),
+    ),
+    "labels_of_other_dispatches_are_believed": one(
+        DISPATCH,
+        "origin.dispatch == dispatch_of(args) && contains",
+        "contains",
+        *told("dispatch_arrives"),
+    ),
+    "labels_in_other_places_are_believed": one(
+        DISPATCH,
+        "&& contains(args.layout_range[at.local * args.shape.num_ranks + origin.source], at.row)",
+        "",
+        *told("another_source_arrives"),
+    ),
+    "labels_are_believed_when_rows_go_back": one(
+        COMBINE, "if (!origin.is_inside(shape) ||", "if (", *told("token_goes_back")
+    ),
+    "next_phase_runs_all_the_same": one(
+        LEAGUE,
+        "stop |= load_acquire_gpu(&state.arrived) & kStopped;",
+        "load_acquire_gpu(&state.arrived);",
+        *told("token_goes_back"),
     ),
     # Epochs
     "an_older_epoch_is_taken": one(

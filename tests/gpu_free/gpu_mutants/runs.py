@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import ptx
 from cases import Case
+from gpu_lies import LIES
 from gpu_programs import Batch, free_running, hooks, plain
 from gpu_world import SEND, TIMEOUT_NS, Layout, World
 from late_programs import (
@@ -127,6 +128,7 @@ def cancelling(world: World) -> None:
 
 FEW = {"world": 2, "tokens": 5, "max_tokens": 8}
 MANY = {"world": 2, "tokens": 24, "max_tokens": 24, "rounds": 1}
+LIED_TO = {"world": 3, "experts": 6, "tokens": (5, 6, 7), "max_tokens": 8}
 THREE = {"world": 3, "experts": 6, "tokens": (4, 0, 7), "max_tokens": 8}
 ALL = {"world": 3, "experts": 6, "tokens": (5, 6, 7), "max_tokens": 8}
 SOON_NS = 10**7
@@ -185,6 +187,17 @@ RUNS = {
     "bad_choice": Run(bad_choice_is_told, Case(**FEW), (ONE_BLOCK,), 3),
     "choices": Run(bad_choices, Case(**FEW), (ONE_BLOCK,), 3),
     "failure": Run(failure_is_told, Case(**FEW), ALL_LAYOUTS, may_fail=True),
+    **{
+        f"lie_{name}": Run(LIES[name], Case(**LIED_TO), (ONE_BLOCK, (2, 4)), may_fail=True)
+        for name in (
+            "count_of_my_expert",
+            "count_of_another_expert",
+            "epoch_of_rows",
+            "dispatch_arrives",
+            "another_source_arrives",
+            "token_goes_back",
+        )
+    },
     # Ranks that may be left out
     "shrinkable": Run(free_running, Case(**THREE, rounds=3), ((2, 4), ONE_BLOCK), 3, shrink=True),
     "lost": Run(rows_are_lost, Case(**ALL), (ONE_BLOCK,), 1, timeout_ns=SOON_NS, shrink=True),
