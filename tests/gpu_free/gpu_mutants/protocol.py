@@ -41,12 +41,12 @@ OF_WRITER = "args.window.desk(args.shape.rank) + offsetof(Desk, combined) + "
 ANY = "Race|differ|disagrees|gave up"
 
 PLACE_THEN_GRANT = (
-    "if (heard) place_rows(team, args, epoch); team.sync(); "
-    "return heard && (!args.peers.can_shrink() || exchange_grants(team, args, epoch));"
+    "const bool placed = heard && place_rows(team, args, epoch); team.sync(); "
+    "return placed && (!args.peers.can_shrink() || exchange_grants(team, args, epoch));"
 )
 GRANT_THEN_PLACE = (
     "const bool done = heard && (!args.peers.can_shrink() || exchange_grants(team, args, epoch)); "
-    "if (heard) place_rows(team, args, epoch); team.sync(); return done;"
+    "if (heard) (void)place_rows(team, args, epoch); team.sync(); return done;"
 )
 
 PROTOCOL = {
