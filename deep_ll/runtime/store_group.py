@@ -76,7 +76,8 @@ class StoreGroup:
 
     def put(self, key: str, value: object) -> None:
         """Shows a value to whoever knows the key."""
-        self._store.set(f"{self._prefix}/{key}", pickle.dumps(value))
+        data = pickle.dumps(value)
+        self._store.set(f"{self._prefix}/{key}", data)  # type: ignore[arg-type]  # bytes do
 
     def count(self, key: str, by: int) -> int:
         """Adds to a counter; what it is then."""
