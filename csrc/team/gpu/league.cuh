@@ -41,7 +41,7 @@ class League {
         if (failed_) return;
         if (after_wide_) meet();
         after_wide_ = false;
-        if (!is_first()) return;
+        if (failed_ || !is_first()) return;
         const SoloTeam team(0, 1, scratch(0, num_teams()));
         const bool go_on = phase.run(team);
         team.sync();  // the next phase may be solo too
