@@ -223,15 +223,6 @@ MUTANTS = {
         "",
         "4 1 20 2 left_sending",
     ),
-    "sources_are_not_told_that_rows_moved": one(
-        SHRINK, "write_grant(args, epoch, source, local, to);", "", "4 1 20 2 left_sending"
-    ),
-    "labels_do_not_move": one(
-        SHRINK,
-        "move(layout.labels, Label::bytes(args.shape));",
-        "",
-        "4 1 20 2 left_sending",
-    ),
     "sources_work_out_their_rows": Mutant(
         (
             (DISPATCH, "if (!grants) sum_rows", "sum_rows"),
