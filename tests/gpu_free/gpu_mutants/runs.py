@@ -188,7 +188,9 @@ RUNS = {
     "choices": Run(bad_choices, Case(**FEW), (ONE_BLOCK,), 3),
     "failure": Run(failure_is_told, Case(**FEW), ALL_LAYOUTS, may_fail=True),
     **{
-        f"lie_{name}": Run(LIES[name], Case(**LIED_TO), (ONE_BLOCK, (2, 4)), may_fail=True)
+        f"lie_{name}": Run(
+            LIES[name], Case(**LIED_TO), (ONE_BLOCK, (2, 4)), may_fail=True, timeout_ns=10**7
+        )
         for name in (
             "count_of_my_expert",
             "count_of_another_expert",
