@@ -97,9 +97,7 @@ template <class Team>
 TEAM_FN void encode_groups(const Team& team, std::byte* out, const GroupRange& range) {
     const int total = range.groups * kGroupLanes;
     const auto* from = reinterpret_cast<const std::byte*>(range.row + range.first * kGroup);
-    const auto fetch = [&](int place) {
-        return place < total ? load16(from + 16 * place) : Vec16{};
-    };
+    const auto fetch = [&](int place) { return place < total ? load16(from + 16 * place) : Vec16{}; };
     Vec16 next = fetch(team.lane());
     for (int start = 0; start < total; start += team.num_lanes()) {
         const int place = start + team.lane();
