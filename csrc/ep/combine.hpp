@@ -104,6 +104,20 @@ TEAM_FN bool offer(const Team& team, const CombineArgs& args) {
     return true;
 }
 
+// Owners may have moved rows since they granted them: what is read in their heaps lies where rows can be.
+template <class Team>
+TEAM_FN bool grants_fit(const Team& team, const CombineArgs& args) {
+    if (!args.pulled || !args.peers.can_shrink()) return true;
+    const int bad = team.first(args.num_tokens * args.shape.num_topk, [&](int entry) {
+        const int expert = args.choices[entry];
+        return expert >= 0 && !is_lost(args, expert) &&
+               granted_row(args, entry, expert) >= args.shape.max_rows();
+    });
+    if (bad < 0) return true;
+    team.once([&] { blame(team, args, bad_grant(args, args.choices[bad])); });
+    return false;
+}
+
 // Every peer has sent, and answers the same dispatch in the same way.
 template <class Team>
 TEAM_FN bool await_outputs(const Team& team, const CombineArgs& args) {
@@ -118,7 +132,7 @@ TEAM_FN bool await_outputs(const Team& team, const CombineArgs& args) {
     const int other = team.first(args.shape.num_ranks, [&](int source) {
         return !args.peers.is_masked(source) && value(source) != combined_value(args);
     });
-    if (other < 0) return true;
+    if (other < 0) return grants_fit(team, args);
     team.once([&] {
         args.verdict->disagreement = {other, Phase::outputs, {}, {}, value(other), combined_value(args)};
         args.progress->consumed = epoch;  // nothing of it will be read
@@ -126,7 +140,7 @@ TEAM_FN bool await_outputs(const Team& team, const CombineArgs& args) {
     return false;
 }
 
-// Null: its owner says now that it lies where no row can be.
+// Null: its owner says by now that it lies where no row can be.
 TEAM_FN const bf16* answer(const CombineArgs& args, int token, int choice, int expert) {
     const Shape& shape = args.shape;
     if (!args.pulled)
@@ -141,15 +155,12 @@ TEAM_FN const bf16* answer(const CombineArgs& args, int token, int choice, int e
 
 template <class Team>
 TEAM_FN bool gather(const Team& team, const CombineArgs& args) {
-    bool right = true;
     const int num_topk = args.shape.num_topk;
     team.share(args.num_tokens, [&](int token) {
         const auto rows = team.fan(num_topk, [&](int k) -> const bf16* {
             const int expert = args.choices[token * num_topk + k];
             const bool none = expert < 0 || (args.peers.can_shrink() && is_lost(args, expert));
-            const bf16* row = none ? nullptr : answer(args, token, k, expert);
-            if (!none && row == nullptr) right &= blame(team, args, bad_grant(args, expert));
-            return row;
+            return none ? nullptr : answer(args, token, k, expert);
         });
         const auto weights = team.fan(num_topk, [&](int k) { return args.weights[token * num_topk + k]; });
         bf16* out = args.out + static_cast<std::int64_t>(token) * args.shape.hidden;
@@ -159,7 +170,7 @@ TEAM_FN bool gather(const Team& team, const CombineArgs& args) {
             weighted_sum(team, out, rows, weights, num_topk, args.shape.hidden, args.store);
     });
     settle(team);
-    return right;
+    return true;
 }
 
 template <class Team>
