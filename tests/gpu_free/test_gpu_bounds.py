@@ -119,8 +119,8 @@ def mark_counts(world: World, mask: Tensor, epoch: int) -> None:
         at = counts.offset + epoch % 2 * counts.slot_bytes + source * stride
         mask[at : at + 2 * world.case.experts] = True
         at = world.window.desks.offset + 128 * source
-        mask[at : at + 5 * 8] = True  # csrc/ep/window.hpp: Desk
-        at += 5 * 8 + epoch % 2 * 24
+        mask[at : at + 5 * 8] = True  # csrc/ep/window.hpp: Desk; two of shrinking buffers follow
+        at += 7 * 8 + epoch % 2 * 24
         mask[at : at + 24] = True
 
 
