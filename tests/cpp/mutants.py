@@ -21,7 +21,7 @@ WAKING = "1 1 1 1 doorbell"
 LIES = "3 1 400 1 lies"
 
 
-NOTICED = r"wrote beside|blames|has spoiled|DEADLYSIGNAL"  # of a lie
+NOTICED = r"wrote beside|blames|has spoiled|DEADLYSIGNAL|broken invariant"  # of a lie
 
 
 @dataclass(frozen=True)
@@ -260,15 +260,11 @@ MUTANTS = {
     ),
     # Nonsense
     "counts_are_believed": believed(REARRANGE, "number > most ? instead : sum", "sum"),
-    "counts_of_rows_to_come_are_believed": believed(DISPATCH, "if (number > most) bad =", "bad ="),
+    "counts_of_rows_to_come_are_believed": believed(
+        DISPATCH, "if (number > most) bad =", "if (false) bad ="
+    ),
     "one_more_is_believed": believed(REARRANGE, "number > most ?", "number > most + 1 ?"),
-    "epochs_are_believed": believed(
-        SIGNAL, "any_beyond_ |= awaited_.is_beyond(word);", "any_beyond_ = false;"
-    ),
     "labels_are_believed": believed(DISPATCH, "if (!is_right(args, place, origin))", "if (false)"),
-    "labels_of_other_dispatches_are_believed": believed(
-        DISPATCH, "origin.dispatch == dispatch_of(args) && contains", "contains"
-    ),
     "labels_in_other_places_are_believed": believed(
         DISPATCH,
         "&& contains(args.layout_range[at.local * args.shape.num_ranks + origin.source], at.row)",

@@ -28,7 +28,7 @@ WIDE_STORE = (
     '"st.global.L1::no_allocate.v2.u32 [%0], {%1,%2};'
     ' st.global.L1::no_allocate.v2.u32 [%0+8], {%3,%4};"',
 )
-LOOK = "!reached(load_relaxed_sys(word), epoch)"
+LOOK = "!reached(load_relaxed_sys(word), awaited.epoch)"
 PUBLISHED = "store_release_sys(to,"
 SUM_CHANNELS = "#pragma unroll\n        for (int c = 0; c < 4; ++c) {\n            sum"
 
@@ -52,7 +52,7 @@ MUTANTS = [
     Mutant("polls without fences", "credit", SIGNAL, LOOK, LOOK.replace("relaxed", "acquire")),
     Mutant(
         "each wait for a peer ends in an acquire",
-        *("credit", SIGNAL, "reached(load_acquire_sys", "reached(load_relaxed_sys"),
+        *("credit", SIGNAL, "epoch_of(load_acquire_sys", "epoch_of(load_relaxed_sys"),
     ),
     Mutant(
         "blocks meet in a loop without fences",
@@ -60,7 +60,7 @@ MUTANTS = [
     ),
     Mutant(
         "blocks meet, then acquire",
-        *("combine", LEAGUE, "load_acquire_gpu(&state.arrived);", ""),
+        *("combine", LEAGUE, "stop |= load_acquire_gpu(", "stop |= load_relaxed_gpu("),
     ),
     Mutant(
         "no sequentially consistent fence",
