@@ -78,7 +78,7 @@ def test_a_rank_that_does_not_come(run: Callable[..., Any], case: Case, phase: s
         ("hidden", ("hidden is 128 there and 256 here", "hidden is 256 there and 128 here")),
         ("top-k", ("top-k is 1 there and 2 here", "top-k is 2 there and 1 here")),
         ("slot", ("slot is 1 there and 0 here", "slot is 0 there and 1 here")),
-        ("zero_copy", ("with zero_copy, this rank without", "without zero_copy, this rank with")),
+        ("zero_copy", ("with zero_copy, this rank plainly", "plainly, this rank with zero_copy")),
     ],
 )
 def test_ranks_that_disagree(run: Callable[..., Any], about: str, words: tuple[str, str]) -> None:
