@@ -50,7 +50,7 @@ class Remaining(Batch):
             mask = self.world.ranks[rank].mask
             assert mask is not None
             assert mask.tensor.nonzero().flatten().tolist() == masked, f"mask of rank {rank}"
-            assert not self.world.ranks[rank].launches.failed()
+            assert not self.world.ranks[rank].launches.failed(), f"rank {rank} gave up"
 
     def check_survivors(self) -> None:
         """What they received."""

@@ -8,6 +8,7 @@ from .kinds import (
     LEAGUE,
     MEMBERS,
     PHASES,
+    REARRANGE,
     SHRINK,
     SIGNAL,
     WINDOW,
@@ -55,6 +56,9 @@ PROTOCOL = {
     ),
     "gaps_stay": one(
         DISPATCH, "if (args.peers.can_shrink()) close_gaps(team, args);", "", "lost", ANY
+    ),
+    "labels_do_not_move": one(
+        SHRINK, "move(layout.labels, Label::bytes(args.shape));", "", "lost", ANY
     ),
     "sources_are_not_told_that_rows_moved": one(
         SHRINK, "write_grant(args, epoch, source, local, to);", "", "lost_pulled", ANY
@@ -150,6 +154,13 @@ PROTOCOL = {
         equivalent="peers are told by a later call, after this one has read",
     ),
     # Nonsense
+    # Of an expert of another rank: its owner looks at what will come.
+    "counts_are_believed": one(
+        REARRANGE,
+        "if (number > most && too_large == 0)",
+        "if (false)",
+        *told("count_of_my_expert"),
+    ),
     "counts_of_rows_to_come_are_believed": one(
         DISPATCH, "if (number > most) bad =", "if (false) bad =", *told("count_of_my_expert")
     ),
