@@ -3,6 +3,7 @@ ends."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -102,7 +103,10 @@ class Session(Order):
         self.device, self.timeout_s = heap.device, options.timeout_s
         self._slots = [_Slot(_empty(torch.uint8), _empty(torch.int32)) for _ in range(NUM_SLOTS)]
         self._columns = not options.row_major_scales
-        self._options: dict[tuple[float, bool, bool], CallOptions] = {}
+        self._options = {  # of calls that do not choose their own deadline
+            how: self._call_options(options.timeout_s, *how)
+            for how in itertools.product((False, True), repeat=2)
+        }
         self._streaming = settings.streaming
         self._cached_bytes = machine.cache_bytes() // _CACHE_SHARE // heap.num_local_ranks
 
@@ -262,13 +266,13 @@ class Session(Order):
         """How to move rows of this size: past the caches if the ranks of this host together
         outgrow them, and by this rank's first thread alone if waking others takes longer."""
         streaming = num_bytes > self._cached_bytes if self._streaming is None else self._streaming
-        key = timeout_s, streaming, num_bytes < _WORTH_WAKING
-        options = self._options.get(key)
-        if options is None:
-            timeout_ns = round(timeout_s * _NS)
-            options = _native.CallOptions(timeout_ns, *key[1:], self._columns)
-            self._options[key] = options
-        return options
+        how = streaming, num_bytes < _WORTH_WAKING
+        if timeout_s == self.timeout_s:
+            return self._options[how]
+        return self._call_options(timeout_s, *how)
+
+    def _call_options(self, timeout_s: float, streaming: bool, small: bool) -> CallOptions:
+        return _native.CallOptions(round(timeout_s * _NS), streaming, small, self._columns)
 
     def begin_at(self, progress: Progress, place: Place) -> None:
         """As if this rank had made the calls that others have made."""

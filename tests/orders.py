@@ -129,3 +129,14 @@ def mask_after_dispatch(group: Any, case: Case) -> None:
             batch.mine = batch.mine._replace(topk_idx=masked)
             batch.combine()
             batch.reduce()
+
+
+def own_deadlines(group: Any, case: Case) -> tuple[int, int]:
+    """How many options a session keeps, before and after many calls with deadlines of their own."""
+    inputs = make_inputs(case, 0)[group.rank]
+    sizes = (case.max_tokens, case.experts)
+    with make_buffer(group, case) as buf:
+        before = len(buf._session._options)
+        for tenths in range(100, 120):
+            buf.low_latency_dispatch(inputs.x, inputs.topk_idx, *sizes, timeout_s=tenths / 10)
+        return before, len(buf._session._options)

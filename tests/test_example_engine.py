@@ -1,7 +1,5 @@
 """The adapter for engines and the two micro-batches: the programs, and their parts."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from example_run import run_example
 from torch import Tensor
 
 import deep_ll
@@ -103,15 +102,7 @@ def test_microbatches_compute_the_layers(pools: Any, together: bool) -> None:
 @pytest.mark.timeout(120)
 def test_microbatches_program() -> None:
     """As a user starts it."""
-    run = subprocess.run(
-        [sys.executable, "examples/two_microbatches.py", "--ranks", "3"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
+    run = run_example("two_microbatches.py", "--ranks", "3", timeout_s=100)
     assert run.stdout.splitlines()[-1] == "the results are the same bits"
     assert run.stderr == ""
 

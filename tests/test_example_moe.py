@@ -2,8 +2,6 @@
 
 import copy
 import functools
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -13,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from example_run import run_example
 from torch import Tensor
 
 import deep_ll
@@ -204,15 +203,7 @@ def test_only_silu() -> None:
 
 def test_program() -> None:
     """As a user starts it, against what is installed."""
-    run = subprocess.run(
-        [sys.executable, "examples/moe_layer.py", "--ranks", "3", "--steps", "2"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=50,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
+    run = run_example("moe_layer.py", "--ranks", "3", "--steps", "2", timeout_s=50)
     lines = run.stdout.splitlines()
     name = "plain torch" if find_spec("transformers") is None else "transformers' Qwen3-MoE"
     assert lines[1].endswith(f"against {name}")

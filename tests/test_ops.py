@@ -1,18 +1,16 @@
 """The operators of torch: traced, compiled and exported, against the oracle."""
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import compiled_work
 import pytest
+from example_run import run_example
 
 import deep_ll
 from deep_ll.testing import RankPool
 
-ROOT = Path(__file__).resolve().parent.parent
 Pools = Callable[[int], RankPool]
 BACKENDS = ["aot_eager", "inductor without kernels"]
 
@@ -78,15 +76,8 @@ def test_operators_come_when_asked_for() -> None:
 @pytest.mark.timeout(400)
 def test_example(tmp_path: Path) -> None:
     """As a user starts it; a C++ compiler works for most of the time."""
-    run = subprocess.run(
-        [sys.executable, "examples/compiled_moe_layer.py"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=380,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
+    cache = str(tmp_path)
+    run = run_example("compiled_moe_layer.py", timeout_s=380, TORCHINDUCTOR_CACHE_DIR=cache)
     lines = run.stdout.splitlines()
     assert len(lines) == 5
     assert lines[-1] == "as uncompiled"

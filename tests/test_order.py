@@ -80,3 +80,8 @@ def test_several_buffers(pools: Callable[[int], RankPool]) -> None:
     ]
     pools(3).run(orders.several_buffers, cases)
     run_ranks(3, orders.several_buffers, cases)
+
+
+def test_deadlines_of_calls_are_not_kept() -> None:
+    for before, after in run_ranks(2, orders.own_deadlines, Case(world=2)):
+        assert before == after

@@ -20,10 +20,18 @@ TEAM_FN std::uint16_t dispatch_of(const Common& args) {
     return static_cast<std::uint16_t>(args.progress->received[args.recv_slot]);
 }
 
-// Of a source's rows for an expert: begin << 32 | count.
+// A source's rows for an expert, as layout_range has them.
+TEAM_FN std::int64_t range_of(std::uint32_t begin, std::uint32_t count) {
+    return static_cast<std::int64_t>(begin) << 32 | count;
+}
+TEAM_FN std::uint32_t begin_of(std::int64_t range) {
+    return static_cast<std::uint32_t>(range >> 32);
+}
+TEAM_FN std::uint32_t count_of(std::int64_t range) {
+    return static_cast<std::uint32_t>(range);
+}
 TEAM_FN bool contains(std::int64_t range, int row) {
-    return static_cast<std::uint32_t>(row) - static_cast<std::uint32_t>(range >> 32) <
-           static_cast<std::uint32_t>(range);
+    return static_cast<std::uint32_t>(row) - begin_of(range) < count_of(range);
 }
 
 // A row of a local expert.

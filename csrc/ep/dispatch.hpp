@@ -116,8 +116,7 @@ TEAM_FN bool place_rows(const Team& team, const DispatchArgs& args, std::uint32_
         team, counts, shape.first_local(), shape.num_local(),
         [&](int local, int source, std::uint32_t begin, std::uint32_t number) {
             if (number > most) bad = kTooLarge + static_cast<std::uint32_t>(source);
-            args.layout_range[local * shape.num_ranks + source] =
-                static_cast<std::int64_t>(begin) << 32 | number;
+            args.layout_range[local * shape.num_ranks + source] = range_of(begin, number);
             if (grants) write_grant(args, epoch, source, local, begin);
         },
         [&](int local, std::uint32_t total) {

@@ -118,13 +118,6 @@ TEAM_FN std::uint64_t granted_row(const CombineArgs& args, int entry, int expert
            static_cast<std::uint32_t>(args.ledger.ordinals[entry]);
 }
 
-TEAM_FN std::uint32_t begin_of(std::int64_t range) {
-    return static_cast<std::uint32_t>(range >> 32);
-}
-TEAM_FN std::uint32_t count_of(std::int64_t range) {
-    return static_cast<std::uint32_t>(range);
-}
-
 // Moves `count` rows of a local expert, and their labels, to an earlier place. A lane moves the same words of
 // each, so that no row is written before it was read.
 template <class Team>
@@ -158,7 +151,7 @@ TEAM_FN void close_gap(const Team& team, const DispatchArgs& args, std::uint32_t
             move_rows(team, args, args.shape.row_index(local, begin), args.shape.row_index(local, to), count);
         team.sync();
         team.once([&] {
-            layout[source] = static_cast<std::int64_t>(to) << 32 | count;
+            layout[source] = range_of(to, count);
             write_grant(args, epoch, source, local, to);
         });
         const std::uint64_t at = args.window.grant(epoch, args.shape.first_local() + local);
