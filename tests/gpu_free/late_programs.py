@@ -49,8 +49,9 @@ READ:
     ret;
 }
 """
-# The end of bindings/launches.hpp: HostState, from its last byte.
-FAILED, HAS_BAD_CHOICE, BAD_CHOICE = 8, 16, 40
+# The end of bindings/launches.hpp: HostState, from its last byte; NONSENSE ends the disagreement.
+FAILED, HAS_BAD_CHOICE, BAD_CHOICE, NONSENSE = 8, 16, 40, 72
+THEIR_VALUE = NONSENSE + 8
 
 
 def call(

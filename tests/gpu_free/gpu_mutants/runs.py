@@ -14,6 +14,8 @@ from late_programs import (
     BAD_CHOICE,
     FAILED,
     HAS_BAD_CHOICE,
+    NONSENSE,
+    THEIR_VALUE,
     announced_before_heard,
     deferred,
     far_hooks,
@@ -101,7 +103,7 @@ def failure_is_told(world: World) -> None:
     """The host hears that a rank gave up only when it can read why."""
     batch = Batch(world, 0, 0)
     batch.fill()
-    watch(world, 0, FAILED, BAD_CHOICE + 4, BAD_CHOICE)
+    watch(world, 0, FAILED, THEIR_VALUE, NONSENSE)
     for rank in range(world.case.world):
         slot = 1 if rank == 1 else 0
         world.launch(rank, "dispatch", world.dispatch(rank, slot, SEND))

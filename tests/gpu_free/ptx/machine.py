@@ -25,7 +25,7 @@ class Machine:
     # How far %globaltimer moves with each step.
     ns_per_step = 100
     # Steps without any change of memory after which waiting counts as a hang.
-    hang_steps = 300_000
+    hang_steps = 1_000_000
     # Blocks of a launch that are there at a time, in order; 0: all of them.
     resident_blocks = 0
     # One in so many steps parts lanes that run together; 0: never.

@@ -173,7 +173,7 @@ struct BulkGroups {
 struct Options {
     u64 ns_per_step = 100;
     u64 start_ns = 1'000'000'000;
-    u64 hang_steps = 300'000;
+    u64 hang_steps = 1'000'000;
     u32 resident_blocks = 0;  // 0: all
     u32 split_one_in = 256;   // how often lanes that run together part; 0: never
     bool check_uninitialised = true;
