@@ -108,8 +108,8 @@ class MaskCalls:
 
     def rejoin(self, rank: int, group: object = None, *, timeout_s: float | None = None) -> None:
         """Takes a rank that began anew back into this buffer. Collective among the ranks that are
-        not masked, between two rounds; on CPUs, among ranks of one host. Handles of earlier
-        dispatches cannot be combined any more.
+        not masked, between two rounds; on CPUs. Handles of earlier dispatches cannot be combined
+        any more.
 
         The new process meanwhile makes its buffer with the same arguments, over
         `StoreGroup(store, rank, size, rejoin=True)`. Results are right from the next call.
@@ -125,8 +125,9 @@ class MaskCalls:
         Raises:
             ArgumentError: there is no `StoreGroup`, or another one than this rank's.
             OrderError: the rank is not masked, an operation is not finished, or this buffer cannot
-                take ranks back (on a GPU, over the network): then make a new one.
-            PeerError: ranks have not made the same calls, or the new heap has another size.
+                take ranks back (on a GPU): then make a new one.
+            PeerError: ranks have not made the same calls, the new heap has another size, or there
+                is no path to it.
             PeerTimeout: the rank, or another, has not come; it is named. Nothing has changed.
         """
         session, own = self._usable(), getattr(self, "group", None)

@@ -9,7 +9,7 @@ from deep_ll import checks
 from deep_ll.errors import ArgumentError
 from deep_ll.runtime.group import require_cpu_backend
 from deep_ll.runtime.heap import open_heap
-from deep_ll.runtime.rejoin import join_heap
+from deep_ll.runtime.join import join_heap
 from deep_ll.runtime.store_group import StoreGroup
 from deep_ll.session import Session
 
@@ -60,7 +60,7 @@ def open_session(
     if device.type == "cpu":
         require_cpu_backend(group)
         if isinstance(group, StoreGroup) and group.rejoin:
-            return _join(group, num_bytes, expected, settings, options)
+            return _join(group, num_bytes, expected, settings, options, wanted)
         heap = open_heap(group, num_bytes, wanted)
         return Session(heap, settings, expected, options)
     # Only now: machines without a GPU need none of its packages.
@@ -70,12 +70,17 @@ def open_session(
 
 
 def _join(
-    group: StoreGroup, num_bytes: int, expected: int | None, settings: Settings, options: Options
+    group: StoreGroup,
+    num_bytes: int,
+    expected: int | None,
+    settings: Settings,
+    options: Options,
+    wanted: Wish,
 ) -> Session:
     """The session of a rank that began anew, where the living are."""
     if not options.enable_shrink:
         raise ArgumentError("StoreGroup(rejoin=True) needs enable_shrink=True, as on all ranks")
-    heap, progress, place = join_heap(group, num_bytes)
+    heap, progress, place = join_heap(group, num_bytes, wanted)
     session = Session(heap, settings, expected, options)
     session.begin_at(progress, place)
     return session

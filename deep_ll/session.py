@@ -18,7 +18,8 @@ from deep_ll.order import ASYNC, HOOK, NOW, Order
 from deep_ll.rounds import NUM_SLOTS, Pending, Round
 from deep_ll.runtime import machine
 from deep_ll.runtime.paths import LINK
-from deep_ll.runtime.rejoin import Own, Place, Progress, welcome
+from deep_ll.runtime.rejoin import Place, welcome
+from deep_ll.runtime.rejoin_memory import Own, Progress
 
 if TYPE_CHECKING:
     from deep_ll._native import Answer, Batch, CallOptions
@@ -98,7 +99,7 @@ class Session(Order):
             self.exchange.use_mask(self.members.address)
         if settings.fault is not None:
             _native.set_fault(*settings.fault)
-        self._place = Place(0, tuple(range(heap.num_ranks)), {})
+        self._place = Place(0, tuple(range(heap.num_ranks)))
         self._outputs: dict[tuple[Sizes, int], torch.Tensor] = {}
         self.device, self.timeout_s = heap.device, options.timeout_s
         self._slots = [_Slot(_empty(torch.uint8), _empty(torch.int32)) for _ in range(NUM_SLOTS)]
@@ -288,22 +289,24 @@ class Session(Order):
         members, heap, pending = self.members, self.heap, self.unfinished()
         if pending is not None:
             raise OrderError(f"rejoin({rank}): {pending.name} is not finished: call its hook first")
-        if members is None or heap.fd is None or heap.has_links:
+        if members is None or heap.fd is None:
             raise OrderError(
-                f"rejoin({rank}) needs a buffer with enable_shrink=True, between processes of one "
-                "host that map each other's memory: else destroy it and make a new one"
+                f"rejoin({rank}) needs a buffer with enable_shrink=True, between processes: else "
+                "destroy it and make a new one"
             )
         if rank not in members.masked:
             raise OrderError(
                 f"rejoin({rank}): this rank is not masked, masked are {members.masked}"
             )
         living = tuple(r for r in range(heap.num_ranks) if r not in members.masked)
-        place = Place(self._place.number, living, self._place.served)
-        own = Own(heap.fd, heap.maps[self.rank], self.window, heap.num_ranks)
+        place = Place(self._place.number, living)
+        own = Own(
+            heap.fd, heap.maps[self.rank], self.window, heap.num_ranks, heap.wish, heap.opened
+        )
         progress = Progress(*self.exchange.progress)
         joined, self._place = welcome(group, own, place, progress, rank, timeout_s)
-        heap.replace(rank, *joined)
-        self.exchange.replace(rank, joined.memory.data_ptr())
+        heap.replace(*joined)
+        self.exchange.replace(rank, joined.memory.data_ptr(), joined.path.kind == LINK)
         members.update(rank, False)
         self.forget_rounds()  # the newcomer has no part in them
 

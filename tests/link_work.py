@@ -39,7 +39,7 @@ class Ends:
         self.words = self.bytes[WORDS:INBOXES].view(np.uint64)
         self.peers = [peer for peer in range(self.size) if peer != self.rank]
         heap = OwnHeap(self.heap.data_ptr(), self.heap.numel())
-        self.link = open_link(self.group, heap, self.peers)
+        self.link = open_link(self.group, heap, self.peers).link
 
     def inbox(self, sender: int, size: int) -> int:
         """Offset of some bytes at the end of what belongs to a sender."""
@@ -337,10 +337,10 @@ def stranger(group: Any, messages: list[bytes]) -> tuple[bool, list[dict[str, in
     addresses = members.all_gather(link.address())
     num_members = members.size - 1
     if members.rank < num_members:
-        for peer in range(num_members):
-            if peer != members.rank:
-                link.connect(peer, addresses[peer])
-        assert link.meet(10**10) == []
+        others = [peer for peer in range(num_members) if peer != members.rank]
+        for peer in others:
+            link.connect(peer, addresses[peer])
+        assert link.meet(others, 10**10) == []
     else:
         link.connect(0, addresses[0])
         for message in messages:

@@ -4,7 +4,7 @@ what their test asks for by name."""
 from __future__ import annotations
 
 import os
-import time
+import signal
 import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -12,16 +12,17 @@ from typing import Any
 
 import torch
 from cases import Case, Inputs, make_inputs, make_outputs
-from exchange import expect, make_buffer, mode_options, padded, send
+from exchange import expect, mode_options, padded, send
+from topologies import Topology, make_linked_buffer
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 import deep_ll
-from deep_ll import reference
+from deep_ll import _native, reference
 from deep_ll.testing.compare import assert_received, assert_same_bits
 from deep_ll.testing.rank_process import _die_with_parent
 
 CASE = Case(world=4, experts=8, tokens=5, max_tokens=6, hidden=128, topk=4)
-TIMEOUT_S = 10.0
+TIMEOUT_S = 4.0
 
 
 def without(inputs: list[Inputs], masked: list[int]) -> list[Inputs]:
@@ -40,14 +41,26 @@ def without(inputs: list[Inputs], masked: list[int]) -> list[Inputs]:
 class Worker:
     """One rank. Methods are what the test may ask for."""
 
-    def __init__(self, rank: int, port: int, rejoin: bool, timeout_s: float) -> None:
+    def __init__(
+        self, rank: int, port: int, topology: Topology, rejoin: bool, timeout_s: float
+    ) -> None:
         store = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
-        self.store, self.rank = store, rank
+        self.store, self.rank, self.topology = store, rank, topology
         self.group = deep_ll.StoreGroup(store, rank, CASE.world, timeout_s=timeout_s, rejoin=rejoin)
         self.open()
 
     def open(self) -> None:
-        self.buf = make_buffer(self.group, CASE, enable_shrink=True, timeout_s=TIMEOUT_S)
+        options = {"enable_shrink": True, "timeout_s": TIMEOUT_S}
+        self.buf = make_linked_buffer(self.group, CASE, self.topology, **options)
+        self.check_paths()
+
+    def check_paths(self) -> None:
+        """Of who lives."""
+        session = self.buf._session
+        kinds = self.topology.kinds(self.rank, CASE.world)
+        for path in self.buf.paths():
+            masked = path.peer in session.members.masked  # type: ignore[union-attr]
+            assert masked or path.kind == kinds[path.peer], path
 
     def again(self) -> None:
         """A rank that was masked but lives begins anew."""
@@ -75,6 +88,7 @@ class Worker:
 
     def rejoin(self, rank: int, timeout_s: float | None = None) -> None:
         self.buf.rejoin(rank, timeout_s=timeout_s)
+        self.check_paths()
 
     def rejoin_beside_a_hook(self, rank: int, index: int, masked: list[int]) -> str:
         """It is refused; then the hook is called."""
@@ -110,6 +124,16 @@ class Worker:
         """Descriptors and threads of this process."""
         return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
 
+    def stop_and_go_on(self, index: int) -> str:
+        """Stops when its rows are on their way, but only itself was told so."""
+        _native.set_fault("deliver.peer", signal.SIGSTOP, 2)
+        return self.late_round(index)
+
+    def dropped(self, peer: int) -> int:
+        """Messages in the name of a peer that were none."""
+        link = self.buf._session.heap.link  # type: ignore[union-attr]
+        return int(link.stats(peer)["dropped"])
+
     def late_round(self, index: int) -> str:
         """Of a rank that was stopped: it hears that it was masked."""
         try:
@@ -122,13 +146,15 @@ class Worker:
         return "/dev/shm" in Path("/proc/self/maps").read_text()
 
 
-def serve(rank: int, port: int, rejoin: bool, timeout_s: float, conn: Connection) -> None:
+def serve(
+    rank: int, port: int, topology: Topology, rejoin: bool, timeout_s: float, conn: Connection
+) -> None:
     """Answers (name, args) with (error, result) until the pipe is closed."""
     _die_with_parent()
     torch.set_num_threads(1)
     worker: Worker | None = None
     try:
-        worker = Worker(rank, port, rejoin, timeout_s)
+        worker = Worker(rank, port, topology, rejoin, timeout_s)
         conn.send(("", None))
     except BaseException:
         conn.send((traceback.format_exc(), None))
@@ -143,4 +169,3 @@ def serve(rank: int, port: int, rejoin: bool, timeout_s: float, conn: Connection
             conn.send((traceback.format_exc(), None))
     if worker is not None:
         worker.buf.destroy()
-    time.sleep(0)

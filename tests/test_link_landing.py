@@ -79,6 +79,21 @@ def test_overtaking_message_is_not_counted_for_a_missing_one() -> None:
     assert receiver.landing.stats(1)["held_back"] == 0
 
 
+def test_sender_that_begins_anew() -> None:
+    """Words that waited for its past never come, and nothing of its past lands any more."""
+    receiver, first = Receiver(), 1 << 60
+    receiver.landing.land(message(0, words=[(HEADER, 1)]))
+    receiver.landing.land(message(2, words=[(HEADER, 3)]))
+    receiver.landing.begin(1, first)
+    assert receiver.landing.stats(1)["held_back"] == 0
+    for number in (0, 1, 2, 3):
+        assert not receiver.landing.land(message(number, [(DATA, b"past")], [(HEADER, 9)]))
+    assert receiver.landing.land(message(first, [(DATA, b"now!")], [(HEADER, 4)]))
+    assert receiver.heap[DATA : DATA + 4].tobytes() == b"now!"
+    assert receiver.words[0] == 4
+    assert receiver.landing.stats(1)["dropped"] == 4
+
+
 def test_one_message_rings_once() -> None:
     receiver = Receiver()
     receiver.landing.land(message(0, words=[(HEADER + 8 * i, i + 1) for i in range(5)]))

@@ -15,30 +15,43 @@ from typing import Any
 import accidents
 import pytest
 import rejoin_work as work
+from topologies import ALL_LINK, ALL_P2P, Topology, nodes_of
 from torch.distributed import FileStore, TCPStore  # type: ignore[attr-defined]
 
 import deep_ll
+from deep_ll import _native
 from deep_ll.testing import run_ranks
 from deep_ll.testing.processes import PRELOAD
 
 WORLD = work.CASE.world
+
+
+def over(*topologies: Topology) -> pytest.MarkDecorator:
+    """Those with a link need UCX."""
+    no_ucx = pytest.mark.skipif(not _native.HAVE_UCX, reason="built without UCX")
+    marked = [pytest.param(one, marks=no_ucx if one != ALL_P2P else ()) for one in topologies]
+    return pytest.mark.parametrize("topology", marked, ids=str)
+
+
 ANSWER_S = 60.0
 
 
 class Ranks:
     """Processes that can be ended and begun anew one by one."""
 
-    def __init__(self) -> None:
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(PRELOAD)
         self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.processes: dict[int, Any] = {}
+        self.former: list[Any] = []
         self.pipes: dict[int, Any] = {}
 
     def start(self, ranks: list[int], rejoin: bool = False, timeout_s: float = 30.0) -> None:
         for rank in ranks:
             self.pipes[rank], theirs = self.context.Pipe()
-            args = (rank, self.store.port, rejoin, timeout_s, theirs)
+            args = (rank, self.store.port, self.topology, rejoin, timeout_s, theirs)
             self.processes[rank] = self.context.Process(target=work.serve, args=args, daemon=True)
             self.processes[rank].start()
             theirs.close()
@@ -74,15 +87,20 @@ class Ranks:
         self.answer(rank)
 
     def close(self) -> None:
-        for process in self.processes.values():
+        for process in (*self.processes.values(), *self.former):
             process.kill()
             process.join()
 
 
 @pytest.fixture
-def ranks() -> Iterator[Ranks]:
+def topology() -> Topology:
+    return ALL_P2P
+
+
+@pytest.fixture
+def ranks(topology: Topology) -> Iterator[Ranks]:
     before = accidents.shm_files()
-    ranks = Ranks()
+    ranks = Ranks(topology)
     try:
         ranks.start(list(range(WORLD)))
         for rank in range(WORLD):
@@ -93,6 +111,7 @@ def ranks() -> Iterator[Ranks]:
     assert not accidents.shm_files() - before
 
 
+@over(ALL_P2P, ALL_LINK, nodes_of(2), nodes_of(3))
 def test_killed_ranks_come_back(ranks: Ranks) -> None:
     """One, again, then two at once; in between rounds without them."""
     index = 0
@@ -113,6 +132,7 @@ def test_killed_ranks_come_back(ranks: Ranks) -> None:
     assert not any(ranks.ask(list(range(WORLD)), "uses_shm"))
 
 
+@over(ALL_P2P, nodes_of(2))
 def test_rank_that_was_stopped_begins_anew(ranks: Ranks) -> None:
     """It is masked, hears so, and comes back in the same process."""
     ranks.round(0)
@@ -129,6 +149,45 @@ def test_rank_that_was_stopped_begins_anew(ranks: Ranks) -> None:
     ranks.answer(2)
     ranks.round(2)
     ranks.round(3)
+
+
+@over(ALL_LINK)
+def test_what_the_old_process_still_sends_does_not_count(ranks: Ranks) -> None:
+    """It was stopped in the midst of a call, goes on when the new one is in, and is told."""
+    living = [0, 1, 3]
+    ranks.round(0)
+    process, pipe = ranks.processes.pop(2), ranks.pipes.pop(2)
+    pipe.send(("stop_and_go_on", (1,)))
+    ranks.former.append(process)
+    ranks.round(1)
+    ranks.bring_back(2)
+    ranks.round(2)
+    os.kill(process.pid, signal.SIGCONT)
+    for index in range(3, 6):
+        ranks.round(index)
+    assert pipe.poll(ANSWER_S)
+    error, told = pipe.recv()
+    assert not error
+    assert "masked by ranks [0, 1, 3]" in told
+    assert all(ranks.ask(living, "dropped", 2))
+    ranks.round(6)
+
+
+def test_newcomer_that_cannot_be_reached(ranks: Ranks) -> None:
+    """All of a group without a link are told; then another is taken in."""
+    ranks.kill(1)
+    ranks.round(0)
+    ranks.topology = ALL_LINK
+    ranks.start([1], rejoin=True)
+    ranks.topology = ALL_P2P
+    texts = ranks.ask([0, 2, 3], "error_of", "rejoin", 1)
+    error, _ = ranks.pipes[1].recv()
+    ranks.kill(1)
+    for text in (*texts, error):
+        assert "PeerError: ranks 1 and 0 cannot reach each other" in text
+        assert "NVSHMEM_DISABLE_P2P=1" in text
+    ranks.bring_back(1)
+    ranks.round(1)
 
 
 def test_refusals(ranks: Ranks) -> None:

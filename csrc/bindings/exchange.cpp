@@ -38,6 +38,12 @@ void Exchange::use_link(Link& link, std::vector<std::uint8_t> linked) {
     linked_ = std::move(linked);
 }
 
+void Exchange::replace(int rank, std::uint64_t base, bool linked) {
+    const auto index = static_cast<std::size_t>(rank);
+    bases_.at(index) = base;
+    if (link_ != nullptr) linked_.at(index) = linked ? 1 : 0;
+}
+
 Common Exchange::common(const Shape& shape, const CallOptions& options, std::uint64_t ledger) {
     verdict_.wait.outcome = WaitOutcome::done;
     verdict_.wait.phase = 0;

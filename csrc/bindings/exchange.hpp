@@ -62,8 +62,8 @@ class Exchange {
     // From now on ranks that do not come in time are left out: a byte each at `mask`, padded to 16.
     void use_mask(std::uint64_t mask) { mask_ = mask; }
 
-    // The heap of a rank that began anew.
-    void replace(int rank, std::uint64_t base) { bases_.at(static_cast<std::size_t>(rank)) = base; }
+    // A rank that began anew: its heap, or behind the link memory of this rank's own.
+    void replace(int rank, std::uint64_t base, bool linked);
     // As if this rank had made the calls of the ranks that it joins.
     void resume(const Progress& progress) { progress_ = progress; }
 

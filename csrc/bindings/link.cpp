@@ -62,6 +62,7 @@ void bind_landing(py::module_& m) {
                  landing.describe(sender, stats);
                  return dict_of(stats);
              })
+        .def("begin", &Landing::begin)
         .def_property_readonly("dropped", &Landing::dropped);
 }
 
@@ -94,6 +95,7 @@ void bind_ucx_link(py::module_& m) {
              py::arg("rank"), py::arg("size"), py::arg("heap_address"), py::arg("heap_bytes"),
              py::arg("secret"), py::arg("net_device"), py::arg("library_path"), py::arg("patience_ns") = 0)
         .def("address", [](const UcxLink& link) { return py::bytes(link.address()); })
+        .def("expect_anew", &UcxLink::expect_anew, Unlocked())
         .def("connect", &UcxLink::connect, Unlocked())
         .def("meet", &UcxLink::meet, Unlocked())
         .def("put", &put, Unlocked())

@@ -20,7 +20,7 @@ bool same(const Secret& a, const Secret& b) {
 }  // namespace
 
 Landing::Landing(const LandingPlace& place, std::uint64_t first_number)
-    : place_(place), senders_(place.size, Sender{first_number, {}, 0, 0, 0, false}) {
+    : place_(place), senders_(place.size, first(first_number)) {
     DEEP_LL_INVARIANT(place.heap_bytes >= sizeof(HeapHeader), place.heap_bytes);
 }
 

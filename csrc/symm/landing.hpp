@@ -33,6 +33,9 @@ class Landing {
 
     // False: the message was bad. It is counted, and nothing of it was written.
     bool land(const std::uint8_t* message, std::uint64_t bytes);
+    // A sender begins anew, with a message of this number. What its past sent is refused, as all that is too
+    // early or was there before.
+    void begin(int sender, std::uint64_t number) { senders_[sender] = first(number); }
     // What a sender sends is not written any more; or again.
     void refuse(int sender, bool refused) { senders_[sender].refused = refused; }
     // For what arrived but is no message.
@@ -52,6 +55,7 @@ class Landing {
         bool refused = false;
     };
 
+    static Sender first(std::uint64_t number) { return {number, {}, 0, 0, 0, false}; }
     bool known(std::int64_t sender) const { return sender >= 0 && sender < place_.size; }
     bool is_member(const MessageHead& head) const;
     bool is_new(const Sender& sender, std::uint64_t number) const;

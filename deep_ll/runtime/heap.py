@@ -16,7 +16,7 @@ import torch
 from deep_ll import _native
 from deep_ll.errors import HeapMemoryError, LinkUnavailable, PeerError
 from deep_ll.runtime import handover, machine
-from deep_ll.runtime.link import OwnHeap, open_link
+from deep_ll.runtime.link import Opened, OwnHeap, open_link
 from deep_ll.runtime.paths import LINK, P2P, Path, Wish, agree
 from deep_ll.runtime.sentinel import Sentinel
 
@@ -79,17 +79,27 @@ class Heap:
     maps: list[torch.Tensor] = field(repr=False)  # uint8 [num_bytes] each
     num_local_ranks: int
     paths: list[Path]  # by rank. Behind a link a map is this rank's own: what it ships lies there
-    has_links: bool = False  # anywhere in the group
-    link: _native.UcxLink | None = field(default=None, repr=False)
+    opened: Opened | None = field(default=None, repr=False)  # if any rank has a peer behind a link
     # Over the ranks of this host (_FIRST), and one over each that began anew.
     sentinels: dict[int, Sentinel] = field(default_factory=dict, repr=False)
     fd: int | None = None  # of this rank's memory, for ranks that rejoin
+    wish: Wish = _ANY
     _end: weakref.finalize[..., Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         # Also of a buffer that is just dropped, and at the end of a program that never destroys it.
         parts = (self.maps[self.rank], self.link, self.sentinels, self.fd)
         object.__setattr__(self, "_end", weakref.finalize(self, _end, *parts))
+
+    @property
+    def has_links(self) -> bool:
+        """Whether any rank of the group has a peer behind a link."""
+        return self.opened is not None
+
+    @property
+    def link(self) -> _native.UcxLink | None:
+        """To the peers behind it."""
+        return None if self.opened is None else self.opened.link
 
     @property
     def bases(self) -> list[int]:
@@ -117,13 +127,13 @@ class Heap:
             return self.link is not None and self.link.dead(path.peer)
         return path.kind == P2P and _native.is_gone(self.maps[path.peer].data_ptr())
 
-    def replace(self, peer: int, memory: torch.Tensor, pid: int) -> None:
+    def replace(self, path: Path, memory: torch.Tensor, pid: int) -> None:
         """The heap of a rank that began anew."""
-        self.maps[peer] = memory
-        self.paths[peer] = Path(peer, P2P, "its memory is mapped here")
-        if peer in self.sentinels:
-            self.sentinels.pop(peer).stop()
-        self.sentinels[peer] = Sentinel([(pid, memory)])
+        self.maps[path.peer], self.paths[path.peer] = memory, path
+        if path.peer in self.sentinels:
+            self.sentinels.pop(path.peer).stop()
+        if path.kind == P2P:
+            self.sentinels[path.peer] = Sentinel([(pid, memory)])
 
     def close(self) -> None:
         """Tells the peers that nothing comes from here any more, and ends the link, if there is
@@ -179,13 +189,17 @@ def open_heap(group: Group, num_bytes: int, wish: Wish = _ANY) -> Heap:
         with contextlib.ExitStack() as undo:
             kept = os.dup(memory.fd)
             undo.callback(os.close, kept)
-            heap = _agreed_heap(group, maps, nonce, taken, kept)
+            heap = _agreed_heap(group, maps, nonce, taken, (kept, wish))
             undo.pop_all()
     return heap
 
 
 def _agreed_heap(
-    group: Group, maps: list[torch.Tensor], nonce: bytes, taken: handover.Taken, fd: int
+    group: Group,
+    maps: list[torch.Tensor],
+    nonce: bytes,
+    taken: handover.Taken,
+    own_way: tuple[int, Wish],
 ) -> Heap:
     own, num_bytes = maps[group.rank], maps[group.rank].numel()
     paths, has_links = agree(group, taken.why_not)
@@ -194,12 +208,12 @@ def _agreed_heap(
         maps[peer] = map_memory(-1, num_bytes)
     nonces, hosts = zip(*group.all_gather((nonce, machine.host_name())), strict=True)
     _check_nonces({path.peer for path in paths} - set(behind), maps, nonces, group)
-    link = _link_to(group, own, paths) if has_links else None
+    opened = _link_to(group, own, paths) if has_links else None
     mapped = [path.peer for path in paths if path.kind == P2P]
     owners = [(taken.pids[peer], maps[peer]) for peer in mapped]
     sentinels = {_FIRST: Sentinel(owners)} if mapped else {}
     num_local = hosts.count(hosts[group.rank])
-    return Heap(group.rank, maps, num_local, paths, has_links, link, sentinels, fd)
+    return Heap(group.rank, maps, num_local, paths, opened, sentinels, *own_way)
 
 
 def _thread_heap(group: Group, num_bytes: int, nonce: bytes, wish: Wish) -> Heap:
@@ -215,7 +229,7 @@ def _thread_heap(group: Group, num_bytes: int, nonce: bytes, wish: Wish) -> Heap
     return Heap(group.rank, group.all_gather(own), group.size, paths)
 
 
-def _link_to(group: Group, own: torch.Tensor, paths: list[Path]) -> _native.UcxLink:
+def _link_to(group: Group, own: torch.Tensor, paths: list[Path]) -> Opened:
     behind = [path for path in paths if path.kind == LINK]
     try:
         heap = OwnHeap(own.data_ptr(), own.numel())

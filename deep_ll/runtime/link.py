@@ -6,10 +6,10 @@ import atexit
 import importlib.util
 import secrets
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from deep_ll import _native, env
 from deep_ll.errors import LinkUnavailable, PeerError
@@ -35,6 +35,26 @@ class OwnHeap:
 
 
 @dataclass(frozen=True)
+class Terms:
+    """What ranks that a link joins have in common.
+
+    Attributes:
+        secret: in each message.
+        places: of all ranks.
+    """
+
+    secret: bytes
+    places: list[network.Place]
+
+
+class Opened(NamedTuple):
+    """A link, and what its ranks have in common."""
+
+    link: _native.UcxLink
+    terms: Terms
+
+
+@dataclass(frozen=True)
 class _Card:
     """What ranks tell each other first. Only that of rank 0 has the secret that counts."""
 
@@ -44,7 +64,7 @@ class _Card:
 
 def open_link(
     group: Group, heap: OwnHeap, peers: Collection[int], timeout_s: float = 30.0
-) -> _native.UcxLink:
+) -> Opened:
     """Opens a link and connects it to `peers`, each of which has to name this rank. Collective.
 
     What peers send is written into the heap from now on, until the link is closed; close it when
@@ -55,11 +75,12 @@ def open_link(
         PeerError: on every rank, if any was not heard in time; it names them.
     """
     cards: list[_Card] = group.all_gather(_Card())
+    terms = Terms(cards[0].secret, [card.place for card in cards])
     link: _native.UcxLink | None = None
     problem, address, device = "", b"", ""
     try:
-        device = _device(cards, group.rank)
-        link = _open(group, heap, cards[0].secret, device)
+        device = _device(terms.places, group.rank)
+        link = _open(group, heap, terms.secret, device)
         address = link.address()
     except LinkUnavailable as error:
         problem = f"rank {group.rank}: {error}"
@@ -69,7 +90,7 @@ def open_link(
         _close(link)
         raise LinkUnavailable(f"no link to other hosts: {_shorten(problems)}")
     _open_links.add(link)
-    problem = _connect(link, {peer: answers[peer][1] for peer in peers}, timeout_s)
+    problem = connect(link, {peer: answers[peer][1] for peer in peers}, timeout_s)
     silent = [f"rank {rank} {text}" for rank, text in enumerate(group.all_gather(problem)) if text]
     if silent:
         _close(link)
@@ -77,17 +98,28 @@ def open_link(
             f"{_shorten(silent)}; this rank used the interface {device}: if others have to be "
             "used, name them in DEEP_LL_UCX_NET_DEVICES; else look for a firewall between the hosts"
         )
-    return link
+    return Opened(link, terms)
 
 
-def _connect(link: _native.UcxLink, addresses: dict[int, bytes], timeout_s: float) -> str:
-    """What went wrong; "" if all were connected and heard."""
+def join_link(group: Group, heap: OwnHeap, terms: Terms) -> Opened:
+    """The link of a rank that joins others which have one. Nobody is connected yet.
+
+    Raises:
+        LinkUnavailable: it cannot be opened here.
+    """
+    link = _open(group, heap, terms.secret, _device(terms.places, group.rank))
+    _open_links.add(link)
+    return Opened(link, terms)
+
+
+def connect(link: _native.UcxLink, addresses: dict[int, bytes], timeout_s: float) -> str:
+    """Connects to peers that do the same. What went wrong; "" if all were heard."""
     for peer, address in addresses.items():
         try:
             link.connect(peer, address)
         except _native.LinkError as error:
             return f"cannot connect to rank {peer} ({error})"
-    unheard = link.meet(round(timeout_s * 1e9))
+    unheard = link.meet(list(addresses), round(timeout_s * 1e9))
     for peer in filter(link.dead, unheard):
         return f"cannot reach rank {peer} ({link.why_dead(peer)})"
     return f"has not heard ranks {unheard} within {timeout_s:g} s" if unheard else ""
@@ -136,12 +168,12 @@ def library_path(named: str) -> str:
     return next((str(path) for path in found if path.is_file()), "")
 
 
-def _device(cards: list[_Card], rank: int) -> str:
-    device = network.device_to(cards[rank].place, [card.place for card in cards])
+def _device(places: Sequence[network.Place], rank: int) -> str:
+    device = network.device_to(places[rank], places)
     if device is None:
         raise LinkUnavailable(
             "none of this host's interfaces leads to the other hosts (it has "
-            f"{cards[rank].place.addresses or 'none with an IPv4 address'}): name one in "
+            f"{places[rank].addresses or 'none with an IPv4 address'}): name one in "
             "DEEP_LL_UCX_NET_DEVICES"
         )
     return device

@@ -1,6 +1,7 @@
 // peer.hpp: one peer of a link: the message that is being filled for it, and those on their way.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -43,6 +44,13 @@ struct Peer {
     void die(ucs_status_t why) {
         why_.store(why, std::memory_order_relaxed);
         dead_.store(true, std::memory_order_release);
+    }
+    // What is on its way stays.
+    void free_idle() {
+        std::erase_if(buffers, [&](const std::unique_ptr<Buffer>& buffer) {
+            return std::find(idle.begin(), idle.end(), buffer.get()) != idle.end();
+        });
+        idle.clear();
     }
     // Of a dead one.
     ucs_status_t why() const { return why_.load(std::memory_order_relaxed); }

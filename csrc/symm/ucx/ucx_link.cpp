@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <thread>
 #include <utility>
 
@@ -21,12 +22,11 @@ constexpr std::int64_t kBrieflyNs = 50'000'000;   // before somebody is asked wh
 UcxLink::UcxLink(const LandingPlace& place, const WorkerOptions& options, std::int64_t patience_ns)
     : place_(place),
       landing_(place),
-      peers_(static_cast<std::size_t>(place.size)),
       worker_(std::in_place, options),
       address_(worker_->address()),
       version_(worker_->ucp().version),
       patience_{patience_ns, nullptr} {
-    for (Peer& peer : peers_) peer.ucp = &worker_->ucp();
+    for (int peer = 0; peer < place.size; ++peer) peers_.push_back(make_peer());
     worker_->receive(arrived, this);
     const auto look = [this] {
         const std::scoped_lock held(lock_);
@@ -41,8 +41,23 @@ UcxLink::~UcxLink() {
     close(0);
 }
 
+std::unique_ptr<Peer> UcxLink::make_peer() const {
+    auto peer = std::make_unique<Peer>();
+    peer->ucp = &worker_->ucp();
+    return peer;
+}
+
+void UcxLink::expect_anew(int peer, std::uint64_t first_number) {
+    const std::scoped_lock held(lock_);
+    DEEP_LL_INVARIANT(!closed_ && peer != place_.rank, peer);
+    former_.push_back(std::exchange(peers_[peer], make_peer()));
+    former_.back()->free_idle();
+    peers_[peer]->next_number = first_number;
+    landing_.begin(peer, first_number);
+}
+
 void UcxLink::connect(int peer, const std::string& address) {
-    Peer& to = peers_[peer];
+    Peer& to = *peers_[peer];
     const std::scoped_lock filling(to.filling);
     {
         const std::scoped_lock held(lock_);
@@ -53,11 +68,11 @@ void UcxLink::connect(int peer, const std::string& address) {
     if (open_message(to)) send_message(to);
 }
 
-std::vector<int> UcxLink::meet(std::int64_t timeout_ns) {
+std::vector<int> UcxLink::meet(const std::vector<int>& peers, std::int64_t timeout_ns) {
     const std::int64_t deadline_ns = now_ns() + timeout_ns;
     for (;;) {
         const bool has_moved = progress();
-        const std::vector<int> unheard = find_unheard();
+        const std::vector<int> unheard = find_unheard(peers);
         const auto is_lost = [&](int peer) { return dead(peer); };
         const bool is_hopeless = std::any_of(unheard.begin(), unheard.end(), is_lost);
         if (unheard.empty() || is_hopeless || now_ns() >= deadline_ns) return unheard;
@@ -66,25 +81,24 @@ std::vector<int> UcxLink::meet(std::int64_t timeout_ns) {
     }
 }
 
-std::vector<int> UcxLink::find_unheard() {
+std::vector<int> UcxLink::find_unheard(const std::vector<int>& peers) {
     const std::scoped_lock held(lock_);
     std::vector<int> unheard;
-    for (int peer = 0; peer < place_.size; ++peer) {
-        if (peers_[peer].ep != nullptr && !landing_.heard(peer)) unheard.push_back(peer);
-    }
+    const auto is_unheard = [&](int peer) { return !landing_.heard(peer); };
+    std::copy_if(peers.begin(), peers.end(), std::back_inserter(unheard), is_unheard);
     return unheard;
 }
 
 std::string UcxLink::why_dead(int peer) {
     const std::scoped_lock held(lock_);
     if (closed_) return "this link is closed";
-    return worker_->ucp().status_string(peers_[peer].why());
+    return worker_->ucp().status_string(peers_[peer]->why());
 }
 
 void UcxLink::put(int peer, std::uint64_t offset, const void* from, std::uint64_t bytes) {
     DEEP_LL_INVARIANT(offset >= sizeof(HeapHeader) && offset <= place_.heap_bytes, offset);
     DEEP_LL_INVARIANT(bytes <= place_.heap_bytes - offset, bytes);
-    Peer& to = peers_[peer];
+    Peer& to = *peers_[peer];
     const std::scoped_lock filling(to.filling);
     std::uint64_t done = 0;
     while (done < bytes && open_message(to)) {
@@ -98,7 +112,7 @@ void UcxLink::put(int peer, std::uint64_t offset, const void* from, std::uint64_
 }
 
 void UcxLink::signal(int peer, std::span<const LinkWord> words) {
-    Peer& to = peers_[peer];
+    Peer& to = *peers_[peer];
     const std::scoped_lock filling(to.filling);
     for (const LinkWord& word : words) {
         DEEP_LL_INVARIANT(word.offset % sizeof word.word == 0 && word.offset >= sizeof(HeapHeader) &&
@@ -111,7 +125,7 @@ void UcxLink::signal(int peer, std::span<const LinkWord> words) {
 }
 
 void UcxLink::leave_out(int peer, const LinkWord& last) {
-    Peer& to = peers_[peer];
+    Peer& to = *peers_[peer];
     const std::scoped_lock filling(to.filling);
     if (to.left_out.load()) return;
     if (!to.writer) {
@@ -126,7 +140,7 @@ void UcxLink::leave_out(int peer, const LinkWord& last) {
 }
 
 void UcxLink::take_back(int peer) {
-    peers_[peer].left_out.store(false);
+    peers_[peer]->left_out.store(false);
     const std::scoped_lock held(lock_);
     landing_.refuse(peer, false);
 }
@@ -242,9 +256,9 @@ ucs_status_t UcxLink::arrived(void* context,
 }
 
 LinkStats UcxLink::stats(int peer) {
-    const std::scoped_lock filling(peers_[peer].filling);
+    const std::scoped_lock filling(peers_[peer]->filling);
     const std::scoped_lock held(lock_);
-    LinkStats stats = peers_[peer].sent;
+    LinkStats stats = peers_[peer]->sent;
     landing_.describe(peer, stats);
     return stats;
 }
@@ -256,7 +270,7 @@ std::uint64_t UcxLink::dropped() {
 
 void UcxLink::send_raw(int peer, const void* message, std::uint64_t bytes) {
     DEEP_LL_INVARIANT(bytes <= kMessageBytes, bytes);
-    Peer& to = peers_[peer];
+    Peer& to = *peers_[peer];
     const std::scoped_lock filling(to.filling);
     send_message(to);
     to.open = take_buffer(to);
@@ -266,9 +280,9 @@ void UcxLink::send_raw(int peer, const void* message, std::uint64_t bytes) {
 }
 
 void UcxLink::close(std::int64_t timeout_ns) {
-    for (Peer& peer : peers_) {
-        const std::scoped_lock filling(peer.filling);
-        send_message(peer);
+    for (const auto& peer : peers_) {
+        const std::scoped_lock filling(peer->filling);
+        send_message(*peer);
     }
     {
         const std::scoped_lock held(lock_);
@@ -287,23 +301,23 @@ void UcxLink::close(std::int64_t timeout_ns) {
 void UcxLink::close_connections(std::int64_t timeout_ns) {
     const std::int64_t deadline_ns = now_ns() + timeout_ns;
     const auto has_left = [](const Peer& peer) { return peer.idle.size() == peer.buffers.size(); };
-    const auto is_awaited = [&](const Peer& peer) {
-        return peer.reachable() && !peer.given_up.load() && !peer.left_out.load() && !has_left(peer);
+    const auto is_awaited = [&](const std::unique_ptr<Peer>& peer) {
+        return peer->reachable() && !peer->given_up.load() && !peer->left_out.load() && !has_left(*peer);
     };
     while (std::any_of(peers_.begin(), peers_.end(), is_awaited) && now_ns() < deadline_ns) {
         if (!worker_->progress()) yield();
     }
     std::vector<ucs_status_ptr_t> flushes;
-    for (Peer& peer : peers_) {
-        if (peer.ep != nullptr && peer.reachable() && has_left(peer))
-            flushes.push_back(worker_->flush(peer.ep));
+    for (const auto& peer : peers_) {
+        if (peer->ep != nullptr && peer->reachable() && has_left(*peer))
+            flushes.push_back(worker_->flush(peer->ep));
     }
     worker_->finish(flushes, now_ns() + kClosingNs);
-    for (Peer& peer : peers_) {
-        if (peer.ep != nullptr) worker_->close(peer.ep);
-    }
+    for (const auto* peers : {&peers_, &former_})
+        for (const auto& peer : *peers)
+            if (peer->ep != nullptr) worker_->close(peer->ep);
     // Who still waits for a peer shall hear that it waits in vain.
-    for (Peer& peer : peers_) peer.die(UCS_ERR_CANCELED);
+    for (const auto& peer : peers_) peer->die(UCS_ERR_CANCELED);
 }
 
 }  // namespace deep_ll

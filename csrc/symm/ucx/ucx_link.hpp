@@ -19,10 +19,15 @@ class UcxLink final : public Link {
 
     // Where peers connect to.
     const std::string& address() const { return address_; }
-    // Once a peer; the peer has to do the same.
+    // The peer is another process than before, or the same one that begins anew: its messages, and those to
+    // it, are numbered from `first_number` on. What its past sent is no message any more. Not while anything
+    // is put to it.
+    void expect_anew(int peer, std::uint64_t first_number);
+    // Once a peer, or once after expect_anew(); the peer has to do the same.
     void connect(int peer, const std::string& address);
-    // Waits until every connected peer has been heard, or one cannot be any more; those that were not.
-    std::vector<int> meet(std::int64_t timeout_ns);
+    // Waits until these peers, which are connected, have been heard, or one cannot be any more; those that
+    // were not.
+    std::vector<int> meet(const std::vector<int>& peers, std::int64_t timeout_ns);
 
     void put(int peer, std::uint64_t offset, const void* from, std::uint64_t bytes) override;
     void signal(int peer, std::span<const LinkWord> words) override;
@@ -31,7 +36,7 @@ class UcxLink final : public Link {
     void rest() override;
     void leave_out(int peer, const LinkWord& last) override;
     void take_back(int peer) override;
-    bool dead(int peer) const override { return !peers_[peer].reachable(); }
+    bool dead(int peer) const override { return !peers_[peer]->reachable(); }
 
     // Of a dead peer, in UCX's words.
     std::string why_dead(int peer);
@@ -58,7 +63,8 @@ class UcxLink final : public Link {
     static void sent(void* request, ucs_status_t status, void* buffer);
     static void failed(void* peer, ucp_ep_h ep, ucs_status_t status);
 
-    std::vector<int> find_unheard();
+    std::vector<int> find_unheard(const std::vector<int>& peers);
+    std::unique_ptr<Peer> make_peer() const;
     bool open_message(Peer& peer);
     void begin_message(Peer& peer);
     Buffer* take_buffer(Peer& peer);
@@ -70,7 +76,9 @@ class UcxLink final : public Link {
 
     LandingPlace place_;
     Landing landing_;
-    std::vector<Peer> peers_;
+    std::vector<std::unique_ptr<Peer>> peers_;
+    // What peers were before they began anew. Their connections end with the link: see Worker::close.
+    std::vector<std::unique_ptr<Peer>> former_;
     std::mutex lock_;
     std::optional<Worker> worker_;  // until it is closed
     const std::string address_, version_;
