@@ -1,8 +1,11 @@
 """Compiles what many tests need before the first of them: its time limit is for itself."""
 
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -22,7 +25,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if "test_gpu_kernels.py" in names:
         kernels += [("sm_90a", 7168), ("sm_80", 0), ("sm_100a", 0)]
     print("\ncompiling the engine that executes PTX, and the kernels ...", flush=True)
-    with ThreadPoolExecutor(2) as workers:
+    # Of processes that share these tests, the second finds what the first has made.
+    lock = FileLock(Path(tempfile.gettempdir(), "deep_ll-ptx.lock"))
+    with lock, ThreadPoolExecutor(2) as workers:
         engine = workers.submit(build.engine)
         texts = workers.map(lambda which: gpu_kernels.kept_ptx(*which), kernels)
         engine.result()
