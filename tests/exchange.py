@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from cases import CASTS, Case, Inputs, make_inputs, make_outputs
@@ -97,23 +97,43 @@ def send_back(
     return combined, event, hook
 
 
+class Truth(NamedTuple):
+    """One round of one rank, as the oracle has it."""
+
+    mine: Inputs
+    received: reference.Received
+    outputs: list[Tensor]  # of this rank's experts
+    combined: Tensor
+
+
+def truth_of(case: Case, round_idx: int, rank: int) -> Truth:
+    """What a rank gives and has to get."""
+    inputs = make_inputs(case, round_idx)
+    mine, received = inputs[rank], expect(case, inputs)
+    outputs = make_outputs(case, round_idx, received)
+    answers = (outputs, received, mine.topk_idx, mine.topk_weights)
+    combined = reference.combine(rank, *answers, use_logfmt=case.logfmt)
+    return Truth(mine, received[rank], outputs[rank], combined)
+
+
+def compare(
+    buf: deep_ll.Buffer, case: Case, truth: Truth, stats: Tensor | None = None
+) -> tuple[Any, Any]:
+    """One dispatch and combine, compared; returns what dispatch returned and the oracle's view."""
+    recv_x, recv_count, handle, event, hook = send(buf, case, truth.mine, stats)
+    wait(case.mode, event, hook)
+    assert_received(recv_x, recv_count, handle, truth.received)
+    combined, event, hook = send_back(buf, case, truth.mine, truth.outputs, handle)
+    wait(case.mode, event, hook)
+    assert_same_bits(combined, truth.combined, "combined")
+    return (recv_x, recv_count, handle), truth.received
+
+
 def round_trip(
     buf: deep_ll.Buffer, case: Case, round_idx: int, stats: Tensor | None = None
 ) -> tuple[Any, Any]:
-    """One dispatch and combine, compared; returns what dispatch returned and the oracle's view."""
-    inputs = make_inputs(case, round_idx)
-    mine, received = inputs[buf.rank], expect(case, inputs)
-    recv_x, recv_count, handle, event, hook = send(buf, case, mine, stats)
-    wait(case.mode, event, hook)
-    assert_received(recv_x, recv_count, handle, received[buf.rank])
-
-    outputs = make_outputs(case, round_idx, received)
-    combined, event, hook = send_back(buf, case, mine, outputs[buf.rank], handle)
-    wait(case.mode, event, hook)
-    answers = (outputs, received, mine.topk_idx, mine.topk_weights)
-    expected = reference.combine(buf.rank, *answers, use_logfmt=case.logfmt)
-    assert_same_bits(combined, expected, "combined")
-    return (recv_x, recv_count, handle), received[buf.rank]
+    """`compare` with the oracle's own view of the round."""
+    return compare(buf, case, truth_of(case, round_idx, buf.rank), stats)
 
 
 def all_rounds(buf: deep_ll.Buffer, case: Case) -> None:

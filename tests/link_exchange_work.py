@@ -1,12 +1,13 @@
 """What the ranks of test_link_exchange.py do: the oracle's rounds, with peers behind a link."""
 
+import functools
 import random
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from cases import Case, Inputs, make_inputs
-from exchange import all_rounds, expect, send, wait
+from exchange import all_rounds, compare, expect, send, truth_of, wait
 from orders import Batch
 from topologies import Topology, environment, make_linked_buffer
 
@@ -36,10 +37,32 @@ def _exchange(group: Any, case: Case, topology: Topology, expected_paths: Topolo
     with make_linked_buffer(group, case, topology) as buf:
         assert [path.kind for path in buf.paths()] == expected_paths.kinds(buf.rank, case.world)
         all_rounds(buf, case)
-        return sum(check_traffic(buf, case, peer, expected_paths) for peer in range(case.world))
+        return sum(check_traffic(buf, [case], peer, expected_paths) for peer in range(case.world))
 
 
-def check_traffic(buf: deep_ll.Buffer, case: Case, peer: int, topology: Topology) -> int:
+def table(group: Any, cases: Sequence[Case], topology: Topology, num_bytes: int) -> None:
+    """All cases, one after the other over one buffer; all have its number of threads."""
+    under(group, topology, _table, cases, topology, num_bytes)
+
+
+def _table(group: Any, cases: Sequence[Case], topology: Topology, num_bytes: int) -> None:
+    threads = cases[0].threads
+    with deep_ll.Buffer(group, 0, num_bytes, num_threads=threads) as buf:
+        assert [path.kind for path in buf.paths()] == topology.kinds(buf.rank, buf.group_size)
+        for case in cases:
+            try:
+                for round_idx in range(case.rounds):
+                    compare(buf, case, _truth_of(case, round_idx, buf.rank))
+            except (AssertionError, deep_ll.DeepLLError) as error:
+                raise AssertionError(f"rank {buf.rank}, {case}: {error}") from error
+        for peer in range(buf.group_size):
+            check_traffic(buf, cases, peer, topology)
+
+
+_truth_of = functools.cache(truth_of)  # the ranks of a pool see the same cases again
+
+
+def check_traffic(buf: deep_ll.Buffer, cases: Sequence[Case], peer: int, topology: Topology) -> int:
     """What went to a peer and came from it: rows, labels, counts. Nothing to one that is mapped."""
     link = buf._session.heap.link  # type: ignore[union-attr]
     if link is None:
@@ -49,11 +72,11 @@ def check_traffic(buf: deep_ll.Buffer, case: Case, peer: int, topology: Topology
     if not topology.is_linked(buf.rank, peer):
         assert not any(stats.values()), stats
         return 0
-    rounds = [make_inputs(case, round_idx) for round_idx in range(case.rounds)]
-    sent = sum(bytes_of_round(case, inputs, buf.rank, peer) for inputs in rounds)
-    landed = sum(bytes_of_round(case, inputs, peer, buf.rank) for inputs in rounds)
+    rounds = [(case, make_inputs(case, i)) for case in cases for i in range(case.rounds)]
+    sent = sum(bytes_of_round(*one, buf.rank, peer) for one in rounds)
+    landed = sum(bytes_of_round(*one, peer, buf.rank) for one in rounds)
     assert (stats["bytes_sent"], stats["bytes_landed"]) == (sent, landed)
-    assert stats["signals"] == SIGNALS_A_ROUND * case.rounds
+    assert stats["signals"] == SIGNALS_A_ROUND * len(rounds)
     assert (stats["held_back"], stats["dropped"]) == (0, 0)
     return sent
 

@@ -1,19 +1,22 @@
 """Dispatch and combine against the oracle, bit for bit, where peers are reached over the link."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import link_exchange_work as work
 import orders
 import pytest
 from cases import Case
-from test_exchange import OTHERS, TABLE, TOKENS, WAYS
+from test_exchange import OTHERS, TABLE, TOKENS, WAYS, WORLDS
 from test_order import STEPS, parse
 from test_order import WAYS as ORDERS
 from topologies import ALL_LINK, NO_TRAFFIC, Topology, nodes_of
 
+import deep_ll
 from deep_ll import _native
 from deep_ll.testing import RankPool
 
+size_hint = deep_ll.Buffer.get_low_latency_rdma_size_hint
 Pools = Callable[[int], RankPool]
 
 pytestmark = pytest.mark.skipif(not _native.HAVE_UCX, reason="built without UCX")
@@ -24,21 +27,28 @@ def two_nodes(case: Case) -> Topology:
     return nodes_of((case.world + 1) // 2)
 
 
+def with_eight_ranks(case: Case) -> Case:
+    """The same, small."""
+    tokens = case.tokens if isinstance(case.tokens, tuple) else (min(case.tokens, FEW),)
+    return replace(
+        case,
+        world=8,
+        experts=min(max(case.experts, 8), 64) if case.world < 8 else case.experts,
+        hidden=case.hidden if case.hidden <= WIDE else WIDE + case.hidden % WIDE,
+        tokens=tuple(min(number, 4 * FEW) for number in 8 * tokens)[:8],
+        threads=3 if (case.threads or 1) > 1 else None,
+        rounds=1,  # of many in the same buffer
+    )
+
+
 # With two ranks, two nodes are all link.
-MIXED = [case for case in TABLE if case.world > 2]
-EIGHT = [
-    Case(world=8, experts=16, cast=cast, mode=mode, zero_copy=zero_copy, routing="holes", rounds=2)
-    for cast, mode, zero_copy in [
-        ("fp8", "plain", False),
-        ("bf16", "hook", True),
-        ("ue8m0", "event", False),
-        ("fp8", "hook", True),
-    ]
-] + [Case(world=8, experts=8, tokens=(0, 16, 0, 0, 3, 0, 1, 16), topk=2, rounds=2)]
+MIXED = [case for case in WORLDS if case.world > 2]
+FEW, WIDE = 3, 1024  # tokens, channels
+EIGHT = list(dict.fromkeys(with_eight_ranks(case) for case in TABLE if case.world <= 8))
 BOTH = [ALL_LINK, nodes_of(2)]
 
 
-@pytest.mark.parametrize("case", TABLE, ids=str)
+@pytest.mark.parametrize("case", WORLDS, ids=str)
 def test_all_by_link(pools: Pools, case: Case) -> None:
     num_bytes = pools(case.world).run(work.exchange, case, ALL_LINK)
     assert (min(num_bytes) > 0) == (case.world > 1)
@@ -49,10 +59,15 @@ def test_two_nodes(pools: Pools, case: Case) -> None:
     pools(case.world).run(work.exchange, case, two_nodes(case))
 
 
-@pytest.mark.parametrize("topology", [nodes_of(2), nodes_of(5), nodes_of(7)], ids=str)
-@pytest.mark.parametrize("case", EIGHT, ids=str)
-def test_four_nodes_and_uneven_ones(pools: Pools, case: Case, topology: Topology) -> None:
-    pools(8).run(work.exchange, case, topology)
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("topology", [ALL_LINK, nodes_of(4), nodes_of(2), nodes_of(5)], ids=str)
+def test_table_on_nodes(pools: Pools, topology: Topology) -> None:
+    """Each case on eight nodes, two, four, and uneven ones: over few buffers, on one set of
+    processes."""
+    num_bytes = max(size_hint(case.max_tokens, case.hidden, 8, case.experts) for case in EIGHT)
+    for threads in (None, 3):
+        cases = [case for case in EIGHT if case.threads == threads]
+        pools(8).run(work.table, cases, topology, num_bytes, timeout_s=110)
 
 
 @pytest.mark.parametrize("case", [WAYS[0], TOKENS[0], OTHERS[-1]], ids=str)
