@@ -7,20 +7,24 @@ import os
 import random
 import signal
 import time
+import traceback
 from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from cases import CASTS, Case, Inputs, make_inputs
 from exchange import make_buffer, mode_options, wait
 from torch import Tensor
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 import deep_ll
 from deep_ll import _native, reference
 from deep_ll.testing.compare import assert_received, assert_same_bits
+from deep_ll.testing.rank_process import _die_with_parent
 
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+WARMING_S = 30.0
 FEW = Case(world=8, experts=16, tokens=4, max_tokens=4, hidden=128, topk=4)
 
 
@@ -65,6 +69,7 @@ class Survivor:
         self.inputs = [make_inputs(case, i) for i in range(case.rounds)]
         self.seen: list[Seen] = []
         self.longest_s = 0.0
+        self.timeout_s: float | None = None  # of a call
         self.status = torch.zeros(case.world, dtype=torch.int32)
 
     def masked(self) -> list[int]:
@@ -76,6 +81,12 @@ class Survivor:
         result = call(*args, **options)
         self.longest_s = max(self.longest_s, time.monotonic() - start)
         return result
+
+    def warm(self) -> None:
+        """A first exchange, in which nobody fails, however long it takes."""
+        self.timeout_s = WARMING_S
+        self.exchange(self.inputs[0][self.buf.rank], Seen())
+        self.timeout_s, self.longest_s = None, 0.0
 
     def run(self) -> None:
         for round_idx in range(self.case.rounds):
@@ -91,7 +102,7 @@ class Survivor:
                 os.kill(os.getpid(), SIGNALS[fault.how])
 
     def exchange(self, mine: Inputs, seen: Seen) -> None:
-        case, mode = self.case, mode_options(self.case.mode)
+        case, mode = self.case, {**mode_options(self.case.mode), "timeout_s": self.timeout_s}
         sizes = (case.max_tokens, case.experts)
         (x, scales), count, handle, *waiting = self.timed(
             self.buf.low_latency_dispatch, mine.x, mine.topk_idx, *sizes, **CASTS[case.cast], **mode
@@ -102,7 +113,9 @@ class Survivor:
         seen.received = ((x.clone(), scales.clone()), count.clone(), kept)
         take = self.buf.get_next_low_latency_combine_buffer
         first = self.buf.rank * len(x)
-        outputs = self.timed(take, handle) if case.zero_copy else torch.empty(x.shape).bfloat16()
+        outputs = torch.empty(x.shape).bfloat16()
+        if case.zero_copy:
+            outputs = self.timed(take, handle, timeout_s=self.timeout_s)
         for local, (rows, factors, number) in enumerate(zip(x, scales, count, strict=True)):
             outputs[local, :number] = answer(rows[:number], factors[:number], first + local)
         seen.combined, *waiting = self.timed(
@@ -157,49 +170,74 @@ def answer(rows: Tensor, scales: Tensor | None, expert: int) -> Tensor:
     return (reference.dequantize(rows, scales) * (expert + 1)).bfloat16()
 
 
-def survive(
-    group: Any, case: Case, faults: list[Fault], timeout_s: float, options: dict[str, Any]
-) -> Told:
+class Run(NamedTuple):
+    """What all ranks do together. `options`: of the buffer."""
+
+    case: Case
+    faults: list[Fault]
+    timeout_s: float
+    options: dict[str, Any]
+
+    def victims(self, how: str = "") -> set[int]:
+        """Who fails, in this way or any."""
+        return {fault.rank for fault in self.faults if how in ("", fault.how)}
+
+
+def serve(rank: int, port: int, conn: Connection) -> None:
+    """Takes part in runs, each over a group of its own, until the pipe is closed."""
+    _die_with_parent()
+    torch.set_num_threads(1)
+    root = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+    while True:
+        try:
+            number, run = conn.recv()
+        except EOFError:
+            return
+        group = deep_ll.StoreGroup(root, rank, run.case.world, generation=number)
+        try:
+            conn.send(survive(group, PrefixStore(str(number), root), run))
+        except BaseException:
+            conn.send(traceback.format_exc())
+
+
+def survive(group: deep_ll.StoreGroup, store: Store, run: Run) -> Told:
     """All rounds; then those who were stopped go on, and must harm nobody."""
-    rank, store = dist.get_rank(group), dist.distributed_c10d._get_default_store()
-    pids: list[Any] = [None] * case.world
-    dist.all_gather_object(pids, os.getpid(), group)
-    buf = make_buffer(group, case, enable_shrink=True, timeout_s=timeout_s, **options)
-    one = Survivor(buf, case, faults)
-    one.exchange(one.inputs[0][rank], Seen())  # warm
-    one.longest_s = 0.0
-    dist.barrier(group)
-    error = ""
-    try:
-        one.run()
-    except deep_ll.PeerError as left:
-        error = str(left)
-    victims = {fault.rank for fault in faults}
-    stopped = [fault.rank for fault in faults if fault.how == "stop"]
-    if rank in victims:
-        store.set(f"left {rank}", "")
-    else:
-        await_survivors(store, case.world - len(victims))
-        check_no_harm(buf, pids, stopped, store)
-        one.check()
-    history = [seen.masked for seen in one.seen]
-    return Told([] if error else one.masked(), error, one.longest_s, history)
+    _native.set_fault("", 0, 0)
+    pids = group.all_gather(os.getpid())
+    options = {"enable_shrink": True, "timeout_s": run.timeout_s, **run.options}
+    with make_buffer(group, run.case, **options) as buf:
+        one = Survivor(buf, run.case, run.faults)
+        one.warm()
+        group.all_gather(None)
+        error = ""
+        try:
+            one.run()
+        except deep_ll.PeerError as left:
+            error = str(left)
+        if group.rank in run.victims():
+            store.set(f"left {group.rank}", "")
+        else:
+            await_survivors(store, run.case.world - len(run.victims()))
+            check_no_harm(buf, [(rank, pids[rank]) for rank in run.victims("stop")], store)
+            one.check()
+        history = [seen.masked for seen in one.seen]
+        return Told([] if error else one.masked(), error, one.longest_s, history)
 
 
-def await_survivors(store: Any, number: int) -> None:
+def await_survivors(store: Store, number: int) -> None:
     store.add("through", 1)
     while store.add("through", 0) < number:
         time.sleep(0.01)
 
 
-def check_no_harm(buf: Any, pids: list[int], stopped: list[int], store: Any) -> None:
-    """Ranks that were masked and go on write no rows."""
+def check_no_harm(buf: deep_ll.Buffer, stopped: list[tuple[int, int]], store: Store) -> None:
+    """Ranks that were masked and go on write no rows. `stopped`: with their processes."""
     session = buf._session
-    rows = session.heap.maps[buf.rank][session.window.recv.offset :]
+    assert session is not None
+    rows = session.heap.view(0, torch.uint8, session.heap.num_bytes)[session.window.recv.offset :]
     before = rows.clone()
-    store.add("copied", 1)
-    for rank in stopped:
-        os.kill(pids[rank], signal.SIGCONT)
+    for rank, pid in stopped:
+        os.kill(pid, signal.SIGCONT)
         store.wait([f"left {rank}"])
     assert torch.equal(before, rows)
 

@@ -3,7 +3,6 @@ call."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import time
@@ -15,13 +14,13 @@ from typing import Any
 import accidents
 import pytest
 import rejoin_work as work
+from lone_ranks import ANSWER_S, LoneRanks
 from topologies import ALL_LINK, ALL_P2P, Topology, nodes_of
 from torch.distributed import FileStore, TCPStore  # type: ignore[attr-defined]
 
 import deep_ll
 from deep_ll import _native
 from deep_ll.testing import run_ranks
-from deep_ll.testing.processes import PRELOAD
 
 WORLD = work.CASE.world
 
@@ -33,46 +32,25 @@ def over(*topologies: Topology) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("topology", marked, ids=str)
 
 
-ANSWER_S = 60.0
-
-
-class Ranks:
-    """Processes that can be ended and begun anew one by one."""
+class Ranks(LoneRanks):
+    """Those of one buffer."""
 
     def __init__(self, topology: Topology) -> None:
+        super().__init__(work.serve)
         self.topology = topology
-        self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(PRELOAD)
-        self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        self.processes: dict[int, Any] = {}
         self.former: list[Any] = []
-        self.pipes: dict[int, Any] = {}
 
-    def start(self, ranks: list[int], rejoin: bool = False, timeout_s: float = 30.0) -> None:
-        for rank in ranks:
-            self.pipes[rank], theirs = self.context.Pipe()
-            args = (rank, self.store.port, self.topology, rejoin, timeout_s, theirs)
-            self.processes[rank] = self.context.Process(target=work.serve, args=args, daemon=True)
-            self.processes[rank].start()
-            theirs.close()
-
-    def kill(self, *ranks: int) -> None:
-        for rank in ranks:
-            self.processes.pop(rank).kill()
-            self.pipes.pop(rank).close()
-
-    def send(self, rank: int, name: str, *args: object) -> None:
-        self.pipes[rank].send((name, args))
+    def begin(self, ranks: list[int], rejoin: bool = False, timeout_s: float = 30.0) -> None:
+        self.start(ranks, self.topology, rejoin, timeout_s)
 
     def answer(self, rank: int) -> Any:
-        assert self.pipes[rank].poll(ANSWER_S), f"rank {rank} does not answer"
-        error, result = self.pipes[rank].recv()
+        error, result = self.receive(rank)
         assert not error, f"rank {rank}: {error}"
         return result
 
     def ask(self, ranks: list[int], name: str, *args: object) -> list[Any]:
         for rank in ranks:
-            self.send(rank, name, *args)
+            self.send(rank, name, args)
         return [self.answer(rank) for rank in ranks]
 
     def round(self, index: int) -> None:
@@ -82,12 +60,13 @@ class Ranks:
 
     def bring_back(self, rank: int) -> None:
         living = sorted(self.processes)
-        self.start([rank], rejoin=True)
+        self.begin([rank], rejoin=True)
         self.ask(living, "rejoin", rank)
         self.answer(rank)
 
     def close(self) -> None:
-        for process in (*self.processes.values(), *self.former):
+        super().close()
+        for process in self.former:
             process.kill()
             process.join()
 
@@ -102,7 +81,7 @@ def ranks(topology: Topology) -> Iterator[Ranks]:
     before = accidents.shm_files()
     ranks = Ranks(topology)
     try:
-        ranks.start(list(range(WORLD)))
+        ranks.begin(list(range(WORLD)))
         for rank in range(WORLD):
             ranks.answer(rank)
         yield ranks
@@ -144,7 +123,7 @@ def test_rank_that_was_stopped_begins_anew(ranks: Ranks) -> None:
     assert "masked by ranks [0, 1, 3]" in told
     living = sorted(ranks.processes)
     ranks.processes[2] = process
-    ranks.send(2, "again")
+    ranks.send(2, "again", ())
     ranks.ask(living, "rejoin", 2)
     ranks.answer(2)
     ranks.round(2)
@@ -178,10 +157,10 @@ def test_newcomer_that_cannot_be_reached(ranks: Ranks) -> None:
     ranks.kill(1)
     ranks.round(0)
     ranks.topology = ALL_LINK
-    ranks.start([1], rejoin=True)
+    ranks.begin([1], rejoin=True)
     ranks.topology = ALL_P2P
     texts = ranks.ask([0, 2, 3], "error_of", "rejoin", 1)
-    error, _ = ranks.pipes[1].recv()
+    error, _ = ranks.receive(1)
     ranks.kill(1)
     for text in (*texts, error):
         assert "PeerError: ranks 1 and 0 cannot reach each other" in text
@@ -214,9 +193,8 @@ def test_refusals(ranks: Ranks) -> None:
 
 def test_nobody_calls_rejoin(ranks: Ranks) -> None:
     ranks.kill(1)
-    ranks.start([1], rejoin=True, timeout_s=1.0)
-    assert ranks.pipes[1].poll(ANSWER_S)
-    error, _ = ranks.pipes[1].recv()
+    ranks.begin([1], rejoin=True, timeout_s=1.0)
+    error, _ = ranks.receive(1)
     ranks.kill(1)
     assert "PeerTimeout" in error
     assert "waiting for buffer.rejoin(1) of the living ranks: nothing from ranks [0, 2, 3]" in error

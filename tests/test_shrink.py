@@ -14,22 +14,20 @@ import shrink_work
 import torch
 from cases import Case, make_inputs
 from exchange import make_buffer, round_trip, send
-from shrink_work import FEW, Fault, Told
+from farm import Farm, Farms
+from shrink_work import FEW, Fault, Run, Told
 
 import deep_ll
 from deep_ll import _native
-from deep_ll.testing import RankDied, RankPool, run_ranks
+from deep_ll.testing import run_ranks
 
 TIMEOUT_S = 0.8
+PATIENT_S = 2.0  # where several runs share the cores
+NUM_FARMS = 4
+NUM_SCHEDULES = int(os.environ.get("DEEP_LL_SCHEDULES", "16"))
+FIRST_SCHEDULE = int(os.environ.get("DEEP_LL_FIRST_SCHEDULE", "0"))
 THREE = Case(world=3, experts=6, tokens=4, max_tokens=4, hidden=128, topk=2)
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture(autouse=True)
-def nothing_left_in_shm() -> Iterator[None]:
-    before = accidents.shm_files()
-    yield
-    assert not accidents.shm_files() - before
 
 
 def points(how: str, *each: str) -> list[Fault]:
@@ -59,31 +57,41 @@ LINKED = {
 }
 
 
-def run(faults: list[Fault], case: Case = FEW, **options: object) -> list[Told]:
+@pytest.fixture(scope="module")
+def farms() -> Iterator[Farms]:
+    before = accidents.shm_files()
+    farms = Farms(NUM_FARMS, FEW.world)
+    yield farms
+    farms.close()
+    assert not accidents.shm_files() - before
+
+
+def run(
+    farm: Farm,
+    faults: list[Fault],
+    case: Case = FEW,
+    timeout_s: float = TIMEOUT_S,
+    **options: object,
+) -> list[Told]:
     """Survivors agree on who is gone, and no call of theirs took longer than it may. What they
     told."""
-    case, timeout_s = shrink_work.with_rounds(case, faults), TIMEOUT_S
-    victims = {fault.rank for fault in faults}
-    killed = {fault.rank for fault in faults if fault.how == "kill"}
-    # Each of them may let another wait of the same call last as long as it may.
-    num_waits = max(Counter(fault.round_idx for fault in faults).values())
-    with RankPool(case.world) as pool:
-        answers = pool.run(
-            shrink_work.survive, case, faults, timeout_s, options, may_die=killed, timeout_s=90
-        )
+    this = Run(shrink_work.with_rounds(case, faults), faults, timeout_s, options)
+    victims, killed = this.victims(), this.victims("kill")
+    # Each of them may let another wait of one call last twice the deadline, for those who wait for
+    # it; and who fails at the end of a round falls together with those of the next.
+    failing = Counter(at for fault in faults for at in (fault.round_idx, fault.round_idx + 1))
+    longest_s = 2 * max(failing.values()) * timeout_s + 1
+    answers = farm.run(this)
     for rank, told in enumerate(answers):
-        if rank in killed:
-            assert isinstance(told, RankDied), told
-            continue
-        assert isinstance(told, Told)
-        if rank in victims:
-            assert "masked by ranks" in told.error, told
+        assert (told is None) == (rank in killed), (rank, told)
+        if told is None or rank in victims:
+            assert told is None or "masked by ranks" in told.error, told
             continue
         assert told.error == ""
         assert told.masked == sorted(victims), (rank, told)
-        assert told.longest_s < num_waits * timeout_s + 1, told
+        assert told.longest_s < longest_s, told
         check_history(told.history, faults)
-    return [answers[rank] for rank in range(case.world) if rank not in victims]
+    return [told for rank, told in enumerate(answers) if told is not None and rank not in victims]
 
 
 def check_history(history: list[list[list[int]]], faults: list[Fault]) -> None:
@@ -102,14 +110,14 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_survivors_go_on(name: str) -> None:
-    run(RUNS[name], CASES.get(name, FEW))
+def test_survivors_go_on(farms: Farms, name: str) -> None:
+    run(farms.all[0], RUNS[name], CASES.get(name, FEW))
 
 
 @pytest.mark.skipif(not _native.HAVE_UCX, reason="built without UCX's headers")
 @pytest.mark.parametrize("name", ["link killed", "link stopped"])
-def test_survivors_go_on_over_the_network(name: str) -> None:
-    run(LINKED[name], allow_nvlink_traffic=False)
+def test_survivors_go_on_over_the_network(farms: Farms, name: str) -> None:
+    run(farms.all[0], LINKED[name], allow_nvlink_traffic=False)
 
 
 def masks_by_hand(group: object) -> str:
@@ -175,15 +183,26 @@ def test_ranks_disagree_about_shrinking() -> None:
         run_ranks(3, make)
 
 
-def test_one_fails_in_each_call() -> None:
+def test_one_fails_in_each_call(farms: Farms) -> None:
     """DeepEP's own check: at dispatch, at combine and at clean."""
     faults = [Fault(1, 1, "count"), Fault(3, 1, "credit"), Fault(5, 1, "meet")]
-    for told in run(faults):
+    for told in run(farms.all[0], faults):
         assert told.history[1] == [[1], [1, 3], [1, 3, 5]], told
 
 
-@pytest.mark.parametrize("seed", range(int(os.environ.get("DEEP_LL_SCHEDULES", "4"))))
-def test_random_schedules(seed: int) -> None:
-    """DEEP_LL_SCHEDULES=200 runs so many."""
+def one_schedule(farm: Farm, seed: int) -> str:
+    """What is wrong with a run; "" if nothing is."""
     case, faults = shrink_work.schedule(seed)
-    run(faults, case)
+    try:
+        run(farm, faults, case, PATIENT_S)
+    except AssertionError as error:
+        return f"seed {seed}, {case}, {', '.join(map(str, faults))}: {error}"
+    return ""
+
+
+@pytest.mark.timeout(60 + 20 * NUM_SCHEDULES)
+def test_random_schedules(farms: Farms) -> None:
+    """DEEP_LL_SCHEDULES=200 runs so many, DEEP_LL_FIRST_SCHEDULE=100 from that seed on."""
+    seeds = range(FIRST_SCHEDULE, FIRST_SCHEDULE + NUM_SCHEDULES)
+    wrong = [text for text in farms.map(one_schedule, seeds) if text]
+    assert not wrong, "\n\n".join(wrong)
