@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Iterable
-from multiprocessing.connection import wait
 from typing import Any
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -46,8 +45,7 @@ class LoneRanks:
 
     def receive(self, rank: int, timeout_s: float = ANSWER_S) -> Any:
         """What it says. EOFError: it has ended."""
-        wait([self.pipes[rank], self.processes[rank].sentinel], timeout_s)
-        assert self.pipes[rank].poll(), f"rank {rank} does not answer"
+        assert self.pipes[rank].poll(max(0.0, timeout_s)), f"rank {rank} does not answer"
         return self.pipes[rank].recv()
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,6 +24,7 @@ from deep_ll.testing.rank_process import _die_with_parent
 
 CASE = Case(world=4, experts=8, tokens=5, max_tokens=6, hidden=128, topk=4)
 TIMEOUT_S = 4.0
+PATIENCE_S = 20.0
 
 
 def without(inputs: list[Inputs], masked: list[int]) -> list[Inputs]:
@@ -129,10 +131,13 @@ class Worker:
         _native.set_fault("deliver.peer", signal.SIGSTOP, 2)
         return self.late_round(index)
 
-    def dropped(self, peer: int) -> int:
-        """Messages in the name of a peer that were none."""
+    def await_dropped(self, peer: int) -> None:
+        """Until a message has come in the name of a peer that is none."""
         link = self.buf._session.heap.link  # type: ignore[union-attr]
-        return int(link.stats(peer)["dropped"])
+        deadline = time.monotonic() + PATIENCE_S
+        while not link.stats(peer)["dropped"]:
+            assert time.monotonic() < deadline, "nothing was dropped"
+            time.sleep(0.01)
 
     def late_round(self, index: int) -> str:
         """Of a rank that was stopped: it hears that it was masked."""
