@@ -59,7 +59,9 @@ class CallOptions:
     """How a call waits and stores."""
 
     timeout_ns: int
-    def __init__(self, timeout_ns: int, streaming: bool, small: bool, columns: bool) -> None: ...
+    def __init__(
+        self, timeout_ns: int, streaming: bool, small: bool, columns: bool, costs: int = 0
+    ) -> None: ...
 
 @final
 class Batch:
@@ -131,6 +133,24 @@ class Window:
     @staticmethod
     def carve(num_bytes: int, num_ranks: int) -> Window: ...
 
+# How often a rank was waited for, in all and at most for how many ns, and {ns: how often} about.
+Tally: TypeAlias = tuple[int, int, int, dict[int, int]]
+# Of a phase or a wait: name, call, start and duration in ns, epoch, peer or -1.
+Event: TypeAlias = tuple[str, str, int, int, int, int]
+
+@final
+class Watch:
+    """What a rank is at, and whom it has waited for; times are of CLOCK_MONOTONIC."""
+
+    def record(self, most: int, /) -> None: ...
+    def events(self) -> list[Event]: ...
+    def num_events(self) -> int: ...
+    def show(self, number: int, /) -> None: ...
+    def hide(self) -> None: ...
+    def describe(self) -> str: ...
+    def waits(self) -> dict[str, tuple[int, list[Tally]]]: ...
+    def bytes(self) -> list[int]: ...
+
 @final
 class Exchange:
     """One rank's end. Calls return False when they gave up; nonsense(), report() or
@@ -141,6 +161,7 @@ class Exchange:
     combined: int
     consumed: int
     num_threads: int
+    watch: Watch
     def __init__(
         self,
         bases: list[int],
@@ -205,10 +226,17 @@ class Launches:
         columns: bool,
         stats: int,
         halves: int,
-        /,
+        costs: int = 0,
     ) -> bytearray: ...
     def combine(
-        self, shape: Shape, ledger: int, answer: Answer, x: int, sum: Sum, halves: int, /
+        self,
+        shape: Shape,
+        ledger: int,
+        answer: Answer,
+        x: int,
+        sum: Sum,
+        halves: int,
+        costs: int = 0,
     ) -> bytearray: ...
     def failed(self) -> bool: ...
     def take_bad_choice(self) -> tuple[int, int, int, int] | None: ...

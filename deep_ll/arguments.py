@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deep_ll.errors import ArgumentError
 
@@ -93,19 +93,17 @@ def nvlink(ours: bool | None, deepeps: bool | None) -> Traffic:
     return Traffic(ours, _OURS) if ours is not None else Traffic(deepeps, _DEEPEPS)
 
 
-def refuse_wait_stats(operation: str, stats: object) -> NoReturn:
-    """Raises for the statistics of waiting.
+def refuse_flag(name: str, stats: object) -> None:
+    """Raises for a flag where statistics of waiting belong.
 
     Raises:
-        ArgumentError: always.
+        ArgumentError: it is one.
     """
-    name = f"{operation}_wait_recv_cost_stats"
     if isinstance(stats, bool):
         raise ArgumentError(
             f"{name} is {stats}: in DeepEP before 1.2 use_fp8 and what follows stood one or two "
             "places earlier; pass them by keyword"
         )
-    raise ArgumentError(f"{name} is not there yet: pass None")
 
 
 class Foreign(NamedTuple):

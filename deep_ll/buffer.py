@@ -165,6 +165,7 @@ class Buffer(OwnEnd):
         self.number = numbers.number_of(self)
         num_bytes = self.num_rdma_bytes
         self._session = open_session(ranks, place, num_bytes, expected, settings, options, wanted)
+        self._session.show(self.number, settings.trace)
         self.runtime, self._now = Runtime(self._session), When(NOW, timeout_s)
         self.explicitly_destroy = bool(last.explicitly_destroy)
 
@@ -212,7 +213,9 @@ class Buffer(OwnEnd):
             num_max_dispatch_tokens_per_rank: M, 1 to 4096.
             num_experts: of all ranks, at most 8192.
             cumulative_local_expert_recv_stats: int32 [E_local], grows by the received counts.
-            dispatch_wait_recv_cost_stats: must be None.
+            dispatch_wait_recv_cost_stats: int64 [R], grows by the nanoseconds that this call waited
+                for each rank: for its counts and for its rows (docs/observing.md). DeepEP's are
+                cycles of a GPU.
             use_fp8: send e4m3 with a scale for 128 channels (hidden % 128 == 0), else bfloat16
                 (hidden % 8 == 0).
             round_scale: scales are powers of two.
@@ -246,15 +249,16 @@ class Buffer(OwnEnd):
         if others:
             arguments.refuse("low_latency_dispatch", arguments.DISPATCH, others)
         when = self._when(session, async_finish, return_recv_hook, timeout_s)
+        if dispatch_wait_recv_cost_stats is not None:
+            name = "dispatch_wait_recv_cost_stats"
+            when = self._measured(session, when, name, dispatch_wait_recv_cost_stats)
         fmt = _FORMATS.get((use_fp8, round_scale, use_ue8m0))
         if fmt is None:
             fmt = checks.formats(use_fp8, round_scale, use_ue8m0)
         max_tokens = num_max_dispatch_tokens_per_rank
         tokens = checks.dispatched(x, topk_idx, max_tokens, session.device)
         kind = session.kinds.of((max_tokens, tokens.hidden, num_experts, tokens.num_topk, fmt))
-        stats, waits = cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats
-        if waits is not None:
-            arguments.refuse_wait_stats("dispatch", waits)
+        stats = cumulative_local_expert_recv_stats
         if stats is not None:
             name = "cumulative_local_expert_recv_stats"
             checks.tensor(name, stats, (torch.int32,), (kind.num_local,), session.device)
@@ -291,7 +295,8 @@ class Buffer(OwnEnd):
                 peers read them there and `x` is not read. All ranks must agree.
             async_finish, return_recv_hook: as in `low_latency_dispatch`.
             out: bfloat16 [num_tokens, hidden] for the result; default: a new tensor.
-            combine_wait_recv_cost_stats: must be None.
+            combine_wait_recv_cost_stats: int64 [R], as in `low_latency_dispatch`: for the memory of
+                rows and for the outputs.
             timeout_s: as in `low_latency_dispatch`.
 
         Returns:
@@ -305,9 +310,10 @@ class Buffer(OwnEnd):
         session = self._usable()
         if others:
             arguments.refuse("low_latency_combine", arguments.COMBINE, others)
-        if combine_wait_recv_cost_stats is not None:
-            arguments.refuse_wait_stats("combine", combine_wait_recv_cost_stats)
         when = self._when(session, async_finish, return_recv_hook, timeout_s)
+        if combine_wait_recv_cost_stats is not None:
+            name = "combine_wait_recv_cost_stats"
+            when = self._measured(session, when, name, combine_wait_recv_cost_stats)
         this = session.live_round(handle)
         kind = this.kind
         num_topk, hidden = kind.sizes.num_topk, kind.sizes.hidden
@@ -378,7 +384,7 @@ class Buffer(OwnEnd):
         """
         session, self._session, self.runtime = self._session, None, None
         if session is not None:
-            session.heap.close()
+            session.close()
 
     def __enter__(self) -> Buffer:
         return self
@@ -421,3 +427,8 @@ class Buffer(OwnEnd):
             checks.hooks(session.heap.paths, self._allow_p2p)
             self._hooks_checked = True
         return When(ASYNC if async_finish else HOOK if return_recv_hook else NOW, timeout_s)
+
+    def _measured(self, session: AnySession, when: When, name: str, waits: torch.Tensor) -> When:
+        arguments.refuse_flag(name, waits)
+        checks.tensor(name, waits, (torch.int64,), (self.group_size,), session.device)
+        return when._replace(waits=waits)

@@ -72,6 +72,11 @@ VARIABLES = (
         "what can be mapped",
     ),
     Variable(
+        "DEEP_LL_TRACE",
+        "none",
+        "on CPUs: a folder into which each rank writes what it did when (docs/observing.md)",
+    ),
+    Variable(
         "DEEP_LL_FAULT",
         "none",
         "for tests, on CPUs: POINT:kill@N or POINT:stop@N, what this process does to itself at the "
@@ -108,6 +113,7 @@ class Settings:
     ranks_per_node: int
     libucp: str
     qp_depth: int
+    trace: str | None
     fault: Fault | None
 
 
@@ -135,6 +141,7 @@ def settings() -> Settings:
         ranks_per_node=_ranks_per_node(_text("DEEP_LL_RANKS_PER_NODE")),
         libucp=_libucp(_text("DEEP_LL_LIBUCP")),
         qp_depth=_from_one("NVSHMEM_QP_DEPTH"),
+        trace=_trace(_text("DEEP_LL_TRACE")),
         fault=_fault(_text("DEEP_LL_FAULT")),
     )
 
@@ -218,6 +225,10 @@ def _from_one(name: str) -> int:
 
 def _libucp(value: str) -> str:
     return "" if value == "auto" else value
+
+
+def _trace(value: str) -> str | None:
+    return None if value == "none" else value
 
 
 def _fault(value: str) -> Fault | None:

@@ -6,6 +6,8 @@ once its kind is known, and what it gives kernels may be replayed: epochs are in
 
 from __future__ import annotations
 
+import os
+import warnings
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from deep_ll.rounds import Hook
     from deep_ll.runtime.cuda.device import Device
     from deep_ll.runtime.store_group import StoreGroup
+    from deep_ll.stats import Stats
 
 _NS = 1_000_000_000
 _MEET = 4  # csrc/ep/launch.hpp
@@ -49,7 +52,7 @@ class GpuSession(Order):
         self._kernels = Kernels(device, num_sms)
         self.kinds = GpuKinds(memory, options.row_major_scales, device, self._kernels)
         self._columns = not options.row_major_scales
-        self._dispatched = self._combined = 0
+        self._dispatched = self._combined = self._number = 0
         self.members = memory.members
         self.launches = _native.Launches(
             bases=heap.peer_bases_on_device.data_ptr(),
@@ -88,12 +91,12 @@ class GpuSession(Order):
         address, stats_at = ledger.data_ptr(), 0 if stats is None else stats.data_ptr()
 
         def launch(stream: int, halves: int) -> None:
-            args = (kind.shape, address, batch, self._columns, stats_at, halves)
+            args = (kind.shape, address, batch, self._columns, stats_at, halves, when.costs)
             self._wait_for(when.timeout_s)
             self._kernels.dispatch(kind, self.launches.dispatch(*args), stream)
 
         this = Round(self._identity, epoch, kind, ledger, tokens.num_tokens)
-        later = () if stats is None else (stats,)
+        later = tuple(tensor for tensor in (stats, when.waits) if tensor is not None)
         operation = Operation("dispatch", epoch, launch, (*tokens.tensors, *later), later)
         this.pending, ending = start(operation, self._streams, when.mode, self.check_usable, None)
         self._dispatched = epoch
@@ -156,12 +159,13 @@ class GpuSession(Order):
         address, source = this.ledger.data_ptr(), 0 if x is None else x.data_ptr()
 
         def launch(stream: int, halves: int) -> None:
-            args = (kind.shape, address, answer, source, total, halves)
+            args = (kind.shape, address, answer, source, total, halves, when.costs)
             self._wait_for(when.timeout_s)
             self._kernels.combine(kind, self.launches.combine(*args), stream)
 
-        used = (topk_idx, weights, out) if x is None else (x, topk_idx, weights, out)
-        operation = Operation("combine", epoch, launch, used, (weights, out))
+        later = (weights, out) if when.waits is None else (weights, out, when.waits)
+        used = (topk_idx, *later) if x is None else (x, topk_idx, *later)
+        operation = Operation("combine", epoch, launch, used, later)
         # Combines are received in the order in which they were sent.
         earlier = self._turns[(epoch - 1) % NUM_SLOTS].combine
         pending, ending = start(operation, self._streams, when.mode, self.check_usable, earlier)
@@ -175,6 +179,36 @@ class GpuSession(Order):
             f"rejoin({rank}): a GPU's rank cannot come back into a buffer; destroy it and make a "
             "new one on all ranks"
         )
+
+    def stats(self) -> Stats:
+        """Not on GPUs, where only what a call is given to count in is counted."""
+        raise OrderError(
+            "stats() is of buffers on CPUs: pass dispatch_wait_recv_cost_stats and "
+            "combine_wait_recv_cost_stats"
+        )
+
+    def show(self, number: int, folder: str | None) -> None:
+        """Which buffer this is. No signal tells of it, and there is no trace."""
+        self._number = number
+        if folder is not None:
+            warnings.warn(
+                f"DEEP_LL_TRACE={folder!r} is of buffers on CPUs: on GPUs use a profiler, which "
+                "shows kernels deep_ll::hN::dispatch and deep_ll::hN::combine",
+                stacklevel=4,
+            )
+
+    def where(self) -> str:
+        """What this rank has launched: how far kernels are only they know."""
+        state = "a kernel has given up" if self.launches.failed() else "no kernel has given up"
+        return (
+            f"deep_ll: rank {self.rank} of {self.heap.num_ranks}, process {os.getpid()}, "
+            f"buffer #{self._number}: launched "
+            f"dispatch #{self._dispatched} and combine #{self._combined}; {state}"
+        )
+
+    def close(self) -> None:
+        """Gives the memory back. Collective."""
+        self.heap.close()
 
     def comm_stream(self) -> torch.cuda.Stream:
         """Where operations with `async_finish` run."""

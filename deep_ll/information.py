@@ -28,6 +28,7 @@ def info() -> dict[str, object]:
         all that could;
         cores: usable by this process; cache_bytes: the largest cache; available_bytes: memory that
             can still be touched;
+        trace: the folder of DEEP_LL_TRACE, or None;
         runtimes: kinds of ranks that can share a buffer, each "available" or what is missing:
             "host" (processes) and "threads" on CPUs, "nvshmem" (processes) and "loopback" (threads
             that share a GPU) on GPUs;
@@ -36,7 +37,8 @@ def info() -> dict[str, object]:
             need, found or not, with cures.
     """
     findings = preflight.survey()
-    chosen = machine.cpu_level(env.settings().cpu_level)
+    settings = env.settings()
+    chosen = machine.cpu_level(settings.cpu_level)
     return {
         "version": __version__,
         "torch": str(torch.__version__),
@@ -46,6 +48,7 @@ def info() -> dict[str, object]:
         "cores": machine.num_cores(),
         "cache_bytes": machine.cache_bytes(),
         "available_bytes": memory.available_bytes(),
+        "trace": settings.trace,
         "runtimes": {
             "host": "available",
             "threads": "available",

@@ -28,10 +28,17 @@ NOW, ASYNC, HOOK = 0, 1, 2
 
 
 class When(NamedTuple):
-    """When an operation is received, and how long peers are waited for in seconds, 0: for ever."""
+    """When an operation is received, and how long peers are waited for in seconds, 0: for ever.
+    `waits` grows by how long each was."""
 
     mode: int
     timeout_s: float
+    waits: torch.Tensor | None = None
+
+    @property
+    def costs(self) -> int:
+        """The address of `waits`; 0: nobody asks."""
+        return 0 if self.waits is None else self.waits.data_ptr()
 
 
 @dataclass(slots=True)

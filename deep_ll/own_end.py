@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,9 +20,11 @@ from deep_ll.runtime.paths import LINK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import TextIO
 
     from deep_ll.open import AnySession
     from deep_ll.runtime.paths import Path
+    from deep_ll.stats import Stats
 
 _ALIGN = 64
 
@@ -147,6 +150,26 @@ class OwnEnd(NormalMode, MaskCalls):
             OrderError: the buffer cannot be used any more.
         """
         self._usable().check()
+
+    def stats(self) -> Stats:
+        """What this rank has done and whom it has waited for, since the buffer was made. On CPUs;
+        docs/observing.md.
+
+        Raises:
+            OrderError: the buffer is on a GPU, or was destroyed.
+        """
+        return self._usable().stats()
+
+    def dump(self, file: TextIO | None = None) -> None:
+        """Prints where this rank is: operation, phase, epoch, and whom it waits for. May be called
+        by any thread, while another one is in a call. On CPUs SIGUSR1 prints the same.
+
+        Args:
+            file: where to; default: sys.stderr.
+        """
+        session = self._session
+        text = "deep_ll: this buffer was destroyed" if session is None else session.where()
+        print(text, file=sys.stderr if file is None else file, flush=True)
 
     def plan(self) -> Plan:
         """What every byte of this rank's heap is for, and how much of it will be touched.

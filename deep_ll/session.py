@@ -4,8 +4,9 @@ ends."""
 from __future__ import annotations
 
 import itertools
+import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -14,12 +15,14 @@ from deep_ll.errors import OrderError
 from deep_ll.event import EventOverlap
 from deep_ll.kinds import Kind, Kinds
 from deep_ll.members import Members, mask_bytes
-from deep_ll.order import ASYNC, HOOK, NOW, Order
+from deep_ll.order import ASYNC, EPOCHS, HOOK, NOW, Order, When
 from deep_ll.rounds import NUM_SLOTS, Pending, Round
 from deep_ll.runtime import machine
 from deep_ll.runtime.paths import LINK
 from deep_ll.runtime.rejoin import Place, welcome
 from deep_ll.runtime.rejoin_memory import Own, Progress
+from deep_ll.stats import stats_of
+from deep_ll.trace import Trace
 
 if TYPE_CHECKING:
     from deep_ll._native import Answer, Batch, CallOptions
@@ -27,10 +30,11 @@ if TYPE_CHECKING:
     from deep_ll.env import Settings
     from deep_ll.kinds import Sizes
     from deep_ll.open import Options
-    from deep_ll.order import Sent, When
+    from deep_ll.order import Sent
     from deep_ll.rounds import Hook
     from deep_ll.runtime.heap import Heap
     from deep_ll.runtime.store_group import StoreGroup
+    from deep_ll.stats import Stats
 
 _NS = 1_000_000_000
 _CACHE_SHARE = 8  # rows beyond this part of the cache are stored past it (docs/performance.md)
@@ -62,6 +66,7 @@ class _Gathering(NamedTuple):
     choices: torch.Tensor
     weights: torch.Tensor
     out: torch.Tensor
+    waits: torch.Tensor | None
 
 
 class Session(Order):
@@ -100,12 +105,14 @@ class Session(Order):
         if settings.fault is not None:
             _native.set_fault(*settings.fault)
         self._place = Place(0, tuple(range(heap.num_ranks)))
+        self._write_trace: weakref.finalize[..., Any] | None = None
+        self._first = (0, 0)  # where dispatches and combines of this rank began
         self._outputs: dict[tuple[Sizes, int], torch.Tensor] = {}
         self.device, self.timeout_s = heap.device, options.timeout_s
         self._slots = [_Slot(_empty(torch.uint8), _empty(torch.int32)) for _ in range(NUM_SLOTS)]
         self._columns = not options.row_major_scales
         self._options = {  # of calls that do not choose their own deadline
-            how: self._call_options(options.timeout_s, *how)
+            how: self._call_options(When(NOW, options.timeout_s), *how)
             for how in itertools.product((False, True), repeat=2)
         }
         self._streaming = settings.streaming
@@ -135,12 +142,12 @@ class Session(Order):
         batch = _native.Batch(
             tokens.x, num_tokens, *counts.addresses, index, tokens.indices, tokens.wide
         )
-        how = self._how(num_tokens * sizes.num_topk * kind.row_bytes, when.timeout_s)
+        how = self._how(num_tokens * sizes.num_topk * kind.row_bytes, when)
         if not self.exchange.dispatch_send(kind.shape, how, slot.address, batch):
             self._refuse_dispatch(kind, epoch, how)
         this = Round(self._identity, epoch, kind, slot.ledger, num_tokens)
         this.pending = pending = Pending(
-            "dispatch", epoch, lambda: self._receive(this, how, batch, stats)
+            "dispatch", epoch, lambda: self._receive(this, how, batch, (stats, when.waits))
         )
         results = self.keep_dispatch(this)
         if when.mode == NOW:
@@ -164,18 +171,23 @@ class Session(Order):
         return EventOverlap(), None
 
     def _receive(
-        self, this: Round, how: CallOptions, batch: Batch, stats: torch.Tensor | None
+        self,
+        this: Round,
+        how: CallOptions,
+        batch: Batch,
+        counters: tuple[torch.Tensor | None, torch.Tensor | None],
     ) -> None:
         self.check_usable()
-        counters = 0 if stats is None else stats.data_ptr()
+        stats, _ = counters
+        received = 0 if stats is None else stats.data_ptr()
         ledger = this.ledger.data_ptr()
         shape = this.kind.shape
-        if not self.exchange.dispatch_receive(shape, how, ledger, batch, counters):
+        if not self.exchange.dispatch_receive(shape, how, ledger, batch, received):
             self._fail(f"dispatch #{this.epoch}", how)
 
     def meet(self, kind: Kind, timeout_s: float) -> None:
         """Waits until all ranks that are not left out have come here."""
-        how = self._how(0, timeout_s)
+        how = self._how(0, When(NOW, timeout_s))
         if not self.exchange.meet(kind.shape, how):
             self._fail("clean_low_latency_buffer", how)
 
@@ -186,7 +198,7 @@ class Session(Order):
         if self.heap.has_links:
             self._taken = epoch, this
             return self._outputs_of(this.kind, slot)
-        how = self._how(0, timeout_s)
+        how = self._how(0, When(NOW, timeout_s))
         if not self.exchange.await_credit(this.kind.shape, how, slot):
             self._fail(f"get_next_low_latency_combine_buffer (for combine #{epoch})", how)
         self._taken = epoch, this
@@ -222,10 +234,10 @@ class Session(Order):
         choices = self._copy_choices(this, self._slots[epoch % NUM_SLOTS], topk_idx)
         self.finish_asynchronous()
         sizes = this.kind.sizes
-        how = self._how(this.num_tokens * sizes.num_topk * 2 * sizes.hidden, when.timeout_s)
+        how = self._how(this.num_tokens * sizes.num_topk * 2 * sizes.hidden, when)
         slots = (this.epoch % NUM_SLOTS, epoch % NUM_SLOTS)
         answer = _native.Answer(*slots, x is None, logfmt, this.layout_range)
-        gathering = _Gathering(this, epoch, how, answer, choices, weights, out)
+        gathering = _Gathering(this, epoch, how, answer, choices, weights, out, when.waits)
         address = 0 if x is None else x.data_ptr()
         ledger = this.ledger.data_ptr()
         if not self.exchange.combine_send(this.kind.shape, how, ledger, answer, address):
@@ -236,6 +248,37 @@ class Session(Order):
         if when.mode == NOW:
             pending.finish()
         return self._ending(pending, when.mode)
+
+    def stats(self) -> Stats:
+        """What this rank has done and whom it has waited for."""
+        sent = (self.dispatched, self.combined)
+        names = ("dispatch", "combine")
+        calls = {
+            name: now - first & EPOCHS
+            for name, now, first in zip(names, sent, self._first, strict=True)
+        }
+        return stats_of(self.exchange.watch, self.rank, calls, self.heap.paths)
+
+    def show(self, number: int, folder: str | None) -> None:
+        """SIGUSR1 tells of this rank from now on, and of which buffer; a trace of it is written
+        into the folder.
+        """
+        watch = self.exchange.watch
+        if folder is not None:
+            trace = Trace(watch, folder, self.rank, self.heap.num_ranks, number)
+            self._write_trace = weakref.finalize(self, trace.write)
+        watch.show(number)
+
+    def where(self) -> str:
+        """What this rank is at."""
+        return self.exchange.watch.describe()
+
+    def close(self) -> None:
+        """Gives the memory back; may be called again."""
+        self.exchange.watch.hide()
+        if self._write_trace is not None:
+            self._write_trace()
+        self.heap.close()
 
     def comm_stream(self) -> torch.cpu.Stream:
         """torch's stand-in for a stream: on CPUs there are none."""
@@ -263,23 +306,25 @@ class Session(Order):
         if not done:
             self._fail(f"combine #{g.epoch}", g.how)
 
-    def _how(self, num_bytes: int, timeout_s: float) -> CallOptions:
+    def _how(self, num_bytes: int, when: When) -> CallOptions:
         """How to move rows of this size: past the caches if the ranks of this host together
         outgrow them, and by this rank's first thread alone if waking others takes longer."""
         streaming = num_bytes > self._cached_bytes if self._streaming is None else self._streaming
         how = streaming, num_bytes < _WORTH_WAKING
-        if timeout_s == self.timeout_s:
+        if when.timeout_s == self.timeout_s and when.waits is None:
             return self._options[how]
-        return self._call_options(timeout_s, *how)
+        return self._call_options(when, *how)
 
-    def _call_options(self, timeout_s: float, streaming: bool, small: bool) -> CallOptions:
-        return _native.CallOptions(round(timeout_s * _NS), streaming, small, self._columns)
+    def _call_options(self, when: When, streaming: bool, small: bool) -> CallOptions:
+        timeout_ns = round(when.timeout_s * _NS)
+        return _native.CallOptions(timeout_ns, streaming, small, self._columns, when.costs)
 
     def begin_at(self, progress: Progress, place: Place) -> None:
         """As if this rank had made the calls that others have made."""
         assert self.members is not None
         self.exchange.resume(list(progress))
         self._place = place
+        self._first = progress.dispatched, progress.combined
         for rank in range(self.heap.num_ranks):
             if rank not in place.living:
                 self.members.update(rank, True)

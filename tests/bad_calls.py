@@ -74,6 +74,23 @@ M = "num_max_dispatch_tokens_per_rank"
 BOTH_WAYS = {"async_finish": True, "return_recv_hook": True}
 STATS = "cumulative_local_expert_recv_stats"
 
+
+def bad_waits(operation: str) -> list[Bad]:
+    """Statistics of waiting that are none."""
+    name = f"{operation}_wait_recv_cost_stats"
+    values: dict[str, tuple[tuple[str, ...], Any]] = {
+        "dtype": (("int32", "int64"), torch.zeros(2, dtype=torch.int32)),
+        "shape": (("3", "2"), torch.zeros(3, dtype=torch.int64)),
+        "not_contiguous": (("contiguous",), torch.zeros(4, dtype=torch.int64)[::2]),
+        "device": (("meta", "cpu"), torch.zeros(2, dtype=torch.int64, device="meta")),
+        "flag": (("True", "by keyword"), True),
+    }
+    return [
+        Bad(f"waits_{what}", (name, *words), {name: value})
+        for what, (words, value) in values.items()
+    ]
+
+
 DISPATCH = [
     Bad("x_dtype", ("x", "float16", "bfloat16"), {"x": torch.zeros(3, 128).half()}),
     Bad("x_device", ("x", "meta", "cpu"), {"x": torch.empty(3, 128, device="meta").bfloat16()}),
@@ -118,6 +135,7 @@ DISPATCH = [
         (STATS, "contiguous"),
         {STATS: torch.zeros(4, dtype=torch.int32)[::2]},
     ),
+    *bad_waits("dispatch"),
 ]
 
 
@@ -169,4 +187,5 @@ COMBINE = [
         {"zero_copy": True},
         deep_ll.OrderError,
     ),
+    *bad_waits("combine"),
 ]

@@ -216,9 +216,10 @@ def call_forms(group: Any, case: Case) -> None:
         x, topk_idx, weights = step.mine
         num_local = case.experts // case.world
         stats = torch.zeros(num_local, dtype=torch.int32)
+        waits = torch.full((case.world,), -1, dtype=torch.int64)
         numbers = (case.max_tokens, case.experts)
         for by_keyword in (False, True):
-            given = (x, topk_idx, *numbers, stats, None, *cast, False, False)
+            given = (x, topk_idx, *numbers, stats, waits, *cast, False, False)
             names = (
                 "x topk_idx num_max_dispatch_tokens_per_rank num_experts "
                 "cumulative_local_expert_recv_stats dispatch_wait_recv_cost_stats use_fp8 "
@@ -230,7 +231,7 @@ def call_forms(group: Any, case: Case) -> None:
             assert hook is None
             outputs = run_experts(as_bfloat16(recv_x), counts, buffer.rank * num_local)
             out = torch.full_like(x, torch.nan)
-            given = (outputs, topk_idx, weights, handle, False, False, False, False, out, None)
+            given = (outputs, topk_idx, weights, handle, False, False, False, False, out, waits)
             names = (
                 "x topk_idx topk_weights handle use_logfmt zero_copy async_finish "
                 "return_recv_hook out combine_wait_recv_cost_stats"
@@ -239,6 +240,8 @@ def call_forms(group: Any, case: Case) -> None:
             assert combined is out
             assert_combined(combined, step, f"by_keyword={by_keyword}")
         assert stats.tolist() == (2 * counts).tolist()
+        assert waits[buffer.rank] == -1
+        assert waits.max() > -1  # somebody was waited for, in four calls
         buffer.destroy()
 
 

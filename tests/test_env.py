@@ -14,6 +14,7 @@ GOOD = [
     ("DEEP_LL_CPU_LEVEL", "v2", "cpu_level", "v2"),
     ("DEEP_LL_STREAMING", "always", "streaming", True),
     ("DEEP_LL_STREAMING", "never", "streaming", False),
+    ("DEEP_LL_TRACE", "/tmp/job", "trace", "/tmp/job"),
     ("DEEP_LL_FAULT", "announce.peer:kill@3", "fault", ("announce.peer", 9, 3)),
     ("DEEP_LL_FAULT", "place:stop@1", "fault", ("place", 19, 1)),
 ]
@@ -41,6 +42,7 @@ def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_defaults() -> None:
     settings = env.settings()
     assert settings.timeout_s == 100.0
+    assert settings.trace is None
     assert settings.num_threads is None
     assert settings.cpu_level == ""
     assert settings.streaming is None

@@ -13,8 +13,9 @@ namespace deep_ll {
 struct CallOptions {
     std::int64_t timeout_ns;  // 0: none
     bool streaming;
-    bool small;           // not worth waking this rank's other threads
-    bool columns = true;  // received scales go into columns
+    bool small;               // not worth waking this rank's other threads
+    bool columns = true;      // received scales go into columns
+    std::uint64_t costs = 0;  // int64 [ranks] that grows by what each was waited for, ns; 0: none
 };
 
 // The tensors of a dispatch, by address.
@@ -82,12 +83,15 @@ class Exchange {
     // An exception ended a call while it waited: peers wait for what will not come. Final.
     bool interrupted() const { return interrupted_; }
     void set_interrupted() { interrupted_ = true; }
+    Watch& watch() { return watch_; }
     const Window& window() const { return window_; }
     const Kernels& kernels() const { return kernels_; }
     int num_threads() const { return pool_.num_teams(); }
 
    private:
     Common common(const Shape& shape, const CallOptions& options, std::uint64_t ledger);
+    void count_sent(const Common& args);
+    void count_returned(const CombineArgs& args);
     int num_teams(const CallOptions& options) const { return options.small ? 1 : pool_.num_teams(); }
 
     std::vector<std::uint64_t> bases_;
@@ -99,6 +103,7 @@ class Exchange {
     Window window_;
     const Kernels& kernels_;
     Pool pool_;
+    Watch watch_;
     Progress progress_{};
     Verdict verdict_{};
     bool interrupted_ = false;

@@ -9,6 +9,7 @@
 #include "bindings/launches.hpp"
 #include "bindings/link.hpp"
 #include "bindings/tiers.hpp"
+#include "bindings/watch.hpp"
 #include "team/host/faults.hpp"
 
 namespace py = pybind11;
@@ -147,10 +148,12 @@ void bind_shape(py::module_& m) {
             return py::make_tuple(at.x, at.labels, at.scales, at.src_info);
         });
     py::class_<CallOptions>(m, "CallOptions")
-        .def(py::init([](std::int64_t timeout_ns, bool streaming, bool small, bool columns) {
-                 return CallOptions{timeout_ns, streaming, small, columns};
-             }),
-             py::arg("timeout_ns"), py::arg("streaming"), py::arg("small"), py::arg("columns"))
+        .def(py::init(
+                 [](std::int64_t timeout_ns, bool streaming, bool small, bool columns, std::uint64_t costs) {
+                     return CallOptions{timeout_ns, streaming, small, columns, costs};
+                 }),
+             py::arg("timeout_ns"), py::arg("streaming"), py::arg("small"), py::arg("columns"),
+             py::arg("costs") = 0)
         .def_readonly("timeout_ns", &CallOptions::timeout_ns);
 }
 
@@ -193,6 +196,7 @@ void bind_window(py::module_& m) {
 
 void bind_exchange(py::module_& m) {
     py::class_<Exchange>(m, "Exchange")
+        .def_property_readonly("watch", &Exchange::watch, py::return_value_policy::reference_internal)
         .def(py::init([](std::vector<std::uint64_t> bases, int rank, std::uint64_t heap_bytes,
                          int num_threads, bool crowded, const std::string& level) {
                  return std::make_unique<Exchange>(std::move(bases), rank, heap_bytes, num_threads, crowded,
@@ -251,15 +255,24 @@ void bind_launches(py::module_& m) {
              py::arg("bases"), py::arg("rank"), py::arg("num_ranks"), py::arg("heap_bytes"),
              py::arg("device_state"), py::arg("host_state"), py::arg("host_view"), py::arg("timeout_ns"),
              py::arg("mask") = 0)
-        .def("dispatch",
-             [](const Launches& l, const Shape& shape, std::uint64_t ledger, const Batch& batch, bool columns,
-                std::uint64_t stats, std::uint32_t halves) {
-                 return bytes_of(l.dispatch(shape, ledger, batch, columns, stats, halves));
-             })
-        .def("combine",
-             [](const Launches& l, const Shape& shape, std::uint64_t ledger, const Answer& answer,
-                std::uint64_t x, const Sum& sum,
-                std::uint32_t halves) { return bytes_of(l.combine(shape, ledger, answer, x, sum, halves)); })
+        .def(
+            "dispatch",
+            [](const Launches& l, const Shape& shape, std::uint64_t ledger, const Batch& batch, bool columns,
+               std::uint64_t stats, std::uint32_t halves, std::uint64_t costs) {
+                DispatchLaunch launch = l.dispatch(shape, ledger, batch, columns, stats, halves);
+                launch.args.policy.costs = reinterpret_cast<std::int64_t*>(costs);
+                return bytes_of(launch);
+            },
+            py::arg(), py::arg(), py::arg(), py::arg(), py::arg(), py::arg(), py::arg("costs") = 0)
+        .def(
+            "combine",
+            [](const Launches& l, const Shape& shape, std::uint64_t ledger, const Answer& answer,
+               std::uint64_t x, const Sum& sum, std::uint32_t halves, std::uint64_t costs) {
+                CombineLaunch launch = l.combine(shape, ledger, answer, x, sum, halves);
+                launch.args.policy.costs = reinterpret_cast<std::int64_t*>(costs);
+                return bytes_of(launch);
+            },
+            py::arg(), py::arg(), py::arg(), py::arg(), py::arg(), py::arg(), py::arg("costs") = 0)
         .def("failed",
              [](const Launches& l) {
                  return std::atomic_ref<std::uint32_t>(l.host().failed).load(std::memory_order_acquire) != 0;
@@ -302,6 +315,7 @@ PYBIND11_MODULE(_native, m) {
     deep_ll::bind_shape(m);
     deep_ll::bind_calls(m);
     deep_ll::bind_window(m);
+    deep_ll::bind_watch(m);
     deep_ll::bind_exchange(m);
     deep_ll::bind_launches(m);
     deep_ll::bind_link(m);

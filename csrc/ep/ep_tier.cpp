@@ -12,13 +12,13 @@ namespace {
 
 template <class Args, bool (*kPhases)(League&, const Args&)>
 bool run(Pool& pool, int num_teams, const Args& args) {
-    League league(pool, num_teams);
+    League league(pool, num_teams, args.policy.watch);
     return kPhases(league, args);
 }
 
 template <bool (*kPhases)(League&, const Common&)>
 bool run_alone(Pool& pool, const Common& args) {
-    League league(pool, 1);
+    League league(pool, 1, args.policy.watch);
     return kPhases(league, args);
 }
 

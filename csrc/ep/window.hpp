@@ -30,8 +30,9 @@ struct alignas(128) Desk {
     Signal granted;      // epoch of dispatch: the source's grants are there (shrink.hpp)
     Signal met;          // how often the source has met the others
     Greeting greeting[2];
+    std::uint32_t told[kNumTold];  // when each of the first six was published: told_of()
 };
-static_assert(sizeof(Desk) == 128);
+static_assert(sizeof(Desk) == kDeskBytes && offsetof(Desk, told) == kToldOffset);
 
 // The parts of the heap.
 struct Window {

@@ -20,7 +20,9 @@ bool same(const Secret& a, const Secret& b) {
 }  // namespace
 
 Landing::Landing(const LandingPlace& place, std::uint64_t first_number)
-    : place_(place), senders_(place.size, first(first_number)) {
+    : place_(place),
+      senders_(place.size, first(first_number)),
+      landed_ns_(new std::atomic<std::int64_t>[static_cast<std::size_t>(place.size)]()) {
     DEEP_LL_INVARIANT(place.heap_bytes >= sizeof(HeapHeader), place.heap_bytes);
 }
 
@@ -57,7 +59,7 @@ bool Landing::land(const std::uint8_t* message, std::uint64_t bytes) {
     };
     walk(head, body, write, [](const LinkWord&) { return true; });
     ++sender.messages;
-    advance(sender, head.number, words_);
+    advance(head.sender, head.number, words_);
     return true;
 }
 
@@ -80,24 +82,26 @@ bool Landing::fits(const LinkWord& word) const {
     return word.offset % sizeof word.word == 0 && fits(SpanHead{word.offset, sizeof word.word});
 }
 
-void Landing::advance(Sender& sender, std::uint64_t number, std::vector<LinkWord>& words) {
+void Landing::advance(std::uint32_t from, std::uint64_t number, std::vector<LinkWord>& words) {
+    Sender& sender = senders_[from];
     if (number != sender.next) {
         sender.early.emplace(number, std::move(words));
         return;
     }
-    publish(words);
+    publish(from, words);
     ++sender.next;
     while (!sender.early.empty()) {
         const auto found = sender.early.find(sender.next);
         if (found == sender.early.end()) return;
-        publish(found->second);
+        publish(from, found->second);
         sender.early.erase(found);
         ++sender.next;
     }
 }
 
-void Landing::publish(const std::vector<LinkWord>& words) {
+void Landing::publish(std::uint32_t from, const std::vector<LinkWord>& words) {
     if (words.empty()) return;
+    landed_ns_[from].store(now_ns(), std::memory_order_relaxed);
     for (const LinkWord& word : words) {
         std::atomic_ref<std::uint64_t> to(*reinterpret_cast<std::uint64_t*>(place_.heap + word.offset));
         to.store(word.word, std::memory_order_release);

@@ -2,6 +2,8 @@
 // One thread at a time. Host only.
 #pragma once
 
+#include <atomic>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
@@ -42,6 +44,8 @@ class Landing {
     void drop() { ++dropped_; }
 
     bool heard(int sender) const { return senders_[sender].messages != 0; }
+    // When the last words of a sender were stored (CLOCK_MONOTONIC); 0: never. Any thread may ask.
+    std::int64_t landed_ns(int sender) const { return landed_ns_[sender].load(std::memory_order_relaxed); }
     // The half of the statistics that belongs to the receiver.
     void describe(int sender, LinkStats& stats) const;
     // Bad messages by nobody of the group.
@@ -61,11 +65,12 @@ class Landing {
     bool is_new(const Sender& sender, std::uint64_t number) const;
     bool fits(const SpanHead& span) const;
     bool fits(const LinkWord& word) const;
-    void advance(Sender& sender, std::uint64_t number, std::vector<LinkWord>& words);
-    void publish(const std::vector<LinkWord>& words);
+    void advance(std::uint32_t from, std::uint64_t number, std::vector<LinkWord>& words);
+    void publish(std::uint32_t from, const std::vector<LinkWord>& words);
 
     LandingPlace place_;
     std::vector<Sender> senders_;
+    std::unique_ptr<std::atomic<std::int64_t>[]> landed_ns_;
     std::vector<LinkWord> words_;  // of the message at hand
     std::uint64_t dropped_ = 0;
 };

@@ -68,6 +68,9 @@ class Link {
     // The peer cannot be reached any more: its process ended, it closed its link, or it is stuck. Words it
     // sent before may still have landed, so look at them first.
     virtual bool dead(int peer) const = 0;
+
+    // When the last words of the peer were stored here (CLOCK_MONOTONIC); 0: not known.
+    virtual std::int64_t landed_ns(int peer) const = 0;
 };
 
 }  // namespace deep_ll

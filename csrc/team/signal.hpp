@@ -9,6 +9,8 @@
 
 namespace deep_ll {
 
+class Watch;
+
 struct Signal {
     std::uint64_t word;
 };
@@ -24,6 +26,20 @@ WORD_FN std::uint32_t value_of(std::uint64_t word) {
 }
 WORD_FN bool reached(std::uint64_t word, std::uint32_t epoch) {
     return static_cast<std::int32_t>(epoch_of(word) - epoch) >= 0;  // right across the wrap of 2^32
+}
+
+// The signals of one writer lie at the start of a desk. A host leaves at its end when it published the first
+// of them, in units of 256 ns, for a reader that measures its wait: who sleeps does not see who comes when.
+constexpr std::uint64_t kDeskBytes = 128;
+constexpr std::uint64_t kNumTold = 6;
+constexpr std::uint64_t kToldOffset = kDeskBytes - kNumTold * sizeof(std::uint32_t);
+constexpr int kToldShift = 8;
+
+// Where in a heap that is for the signal at this offset; 0: nowhere.
+WORD_FN std::uint64_t told_of(std::uint64_t signal) {
+    const std::uint64_t desk = signal / kDeskBytes * kDeskBytes;
+    const std::uint64_t index = (signal - desk) / sizeof(Signal);
+    return index < kNumTold ? desk + kToldOffset + index * sizeof(std::uint32_t) : 0;
 }
 
 // What a rank tells another of the two of them, outside of any call. In the reader's heap, one writer.
@@ -91,7 +107,10 @@ struct WaitPolicy {
     std::int64_t timeout_ns;  // of each wait; 0: none
     int num_pauses;
     int num_yields;
-    bool (*interrupted)();  // asked about ten times a second, may end the wait
+    bool (*interrupted)();          // asked about ten times a second, may end the wait
+    std::int64_t* costs = nullptr;  // [ranks] grows by the nanoseconds that each was waited for; null: nobody
+                                    // asks
+    Watch* watch = nullptr;         // host/watch.hpp
 };
 
 }  // namespace deep_ll

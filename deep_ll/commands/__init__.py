@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 if TYPE_CHECKING:
     import argparse
 
-NAMES = ("doctor", "info")
+NAMES = ("doctor", "info", "trace")
 
 
 class Command(Protocol):

@@ -80,6 +80,7 @@ class Rank:
     out: Area
     outputs: Area
     stats: Area
+    costs: Area
     ledgers: list[Area]
     choices: list[Area]
     counts: list[Area]
@@ -161,6 +162,7 @@ class World:
             out=area("combined", c.max_tokens * row_bytes),
             outputs=area("outputs", shape.num_local * shape.max_rows * row_bytes),
             stats=area("stats", shape.num_local * 4),
+            costs=area("costs", c.world * 8),
             ledgers=pair("ledger", shape.ledger_bytes),
             choices=pair("choices", chosen * 4),
             counts=pair("recv_count", shape.num_local * 4),
@@ -197,7 +199,8 @@ class World:
             c.idx == "int64",
         )
         ledger, stats = mine.ledgers[slot].address, mine.stats.address
-        return mine.launches.dispatch(self.shapes[rank], ledger, batch, True, stats, halves)
+        costs = mine.costs.address
+        return mine.launches.dispatch(self.shapes[rank], ledger, batch, True, stats, halves, costs)
 
     def combine(self, rank: int, slots: tuple[int, int], halves: int = BOTH) -> bytearray:
         """The parameters of a combine in slots (recv, combine)."""
@@ -215,7 +218,14 @@ class World:
         )
         source = 0 if c.zero_copy else mine.outputs.address
         ledger = mine.ledgers[recv_slot].address
-        return mine.launches.combine(self.shapes[rank], ledger, answer, source, total, halves)
+        costs = mine.costs.address
+        return mine.launches.combine(
+            self.shapes[rank], ledger, answer, source, total, halves, costs
+        )
+
+    def costs(self, rank: int) -> list[int]:
+        """For how many ns a rank has waited for each rank."""
+        return self.ranks[rank].costs.tensor.view(torch.int64)[: self.case.world].tolist()
 
     def launch(self, rank: int, kernel: str, params: bytearray) -> None:
         """Puts a kernel on a rank's stream."""

@@ -53,6 +53,13 @@ def check_gave_up(world: World, rank: int, report: tuple) -> None:
     check_does_nothing(world, rank)
 
 
+def check_cost(world: World, rank: int, missing: list[int]) -> None:
+    """A rank has waited for those who are missing as long as it could, and not for the others."""
+    for peer, cost_ns in enumerate(world.costs(rank)):
+        assert (cost_ns > SOON_NS) == (peer in missing), (peer, cost_ns)
+        assert 0 <= cost_ns < 2 * SOON_NS
+
+
 def check_does_nothing(world: World, rank: int) -> None:
     before = memory(world)
     world.launch(rank, "dispatch", world.dispatch(rank, 0))
@@ -84,6 +91,7 @@ def test_missing_counts(layout: Layout, epoch: int) -> None:
     for rank in (0, 1):
         report = (TIMED_OUT, COUNTS, (epoch + 1) % 2**32, [(MISSING, epoch)])
         check_gave_up(world, rank, report)
+        check_cost(world, rank, [MISSING])
 
 
 def test_several_missing() -> None:
@@ -92,6 +100,7 @@ def test_several_missing() -> None:
     launch_on(world, [1], BOTH)
     world.machine.run()
     check_gave_up(world, 1, (TIMED_OUT, COUNTS, 1, [(0, 0), (2, 0)]))
+    check_cost(world, 1, [0, 2])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -107,6 +116,7 @@ def test_missing_rows(layout: Layout) -> None:
     world.machine.run()
     for rank in (0, 2):
         check_gave_up(world, rank, (TIMED_OUT, ROWS, 1, [(LATE, 0)]))
+        check_cost(world, rank, [LATE])
 
 
 def exchanged(layout: Layout, case: Case = THREE) -> tuple[World, Batch]:

@@ -20,6 +20,7 @@ CHECKS = {
     "event": Case(**{**SMALL.__dict__, "mode": "event"}),
     "streams": Case(**{**SMALL.__dict__, "mode": "event"}),
     "credit": Case(**{**SMALL.__dict__, "zero_copy": True}),
+    "waits": Case(**{**SMALL.__dict__, "mode": "event"}),
     "other_current_device": Case(**{**SMALL.__dict__, "mode": "event"}),
 }
 

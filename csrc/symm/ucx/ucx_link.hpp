@@ -37,6 +37,7 @@ class UcxLink final : public Link {
     void leave_out(int peer, const LinkWord& last) override;
     void take_back(int peer) override;
     bool dead(int peer) const override { return !peers_[peer]->reachable(); }
+    std::int64_t landed_ns(int peer) const override { return landing_.landed_ns(peer); }
 
     // Of a dead peer, in UCX's words.
     std::string why_dead(int peer);

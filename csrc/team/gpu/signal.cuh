@@ -131,9 +131,13 @@ TEAM_FN bool await_all(const Team& team,
     const std::uint64_t start = now_ns();
     const int late = team.first(peers.size, [&](int rank) {
         const std::uint64_t* word = &peers.mine<Signal>(signal_of(rank))->word;
-        if (!peers.can_shrink()) return !await_word(word, awaited, start, policy.timeout_ns);
-        return !peers.is_masked(rank) &&
-               !await_member(team, peers, rank, word, awaited, Vigil(policy.timeout_ns, start));
+        if (peers.is_masked(rank)) return false;
+        const bool right = peers.can_shrink() ? await_member(team, peers, rank, word, awaited,
+                                                             Vigil(policy.timeout_ns, start))
+                                              : await_word(word, awaited, start, policy.timeout_ns);
+        if (policy.costs != nullptr)
+            global_memory(policy.costs)[rank] += static_cast<std::int64_t>(now_ns() - start);
+        return !right;
     });
     if (peers.can_shrink() && !is_member(team, peers, awaited.epoch, report, awaited.phase)) return false;
     if (late < 0) return true;

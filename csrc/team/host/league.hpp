@@ -7,6 +7,7 @@
 
 #include "team/host/faults.hpp"
 #include "team/host/host_team.hpp"
+#include "team/host/watch.hpp"
 #include "team/phase.hpp"
 
 namespace deep_ll {
@@ -37,17 +38,21 @@ class Pool {
 
 DEEP_LL_TIER_BEGIN
 
-// Runs phases one after the other, the wide ones on `num_teams` teams.
+// Runs phases one after the other, the wide ones on `num_teams` teams. `watch`: null, or who is told.
 class League {
    public:
-    League(Pool& pool, int num_teams) : pool_(pool), num_teams_(num_teams) {}
+    League(Pool& pool, int num_teams, Watch* watch = nullptr)
+        : pool_(pool), num_teams_(num_teams), watch_(watch) {}
 
     template <class First, class... Rest>
     bool run(First first, Rest... rest) {
+        if (watch_ != nullptr) watch_->enter(first.name);
+        const bool go_on = one(first);
+        if (watch_ != nullptr) watch_->leave();
         if constexpr (sizeof...(rest) == 0)
-            return one(first);
+            return go_on;
         else
-            return one(first) && run(rest...);
+            return go_on && run(rest...);
     }
 
    private:
@@ -79,6 +84,7 @@ class League {
 
     Pool& pool_;
     const int num_teams_;
+    Watch* const watch_;
 };
 
 DEEP_LL_TIER_END

@@ -3,6 +3,7 @@
 
 #include "symm/gone.hpp"
 #include "team/host/faults.hpp"
+#include "team/host/stopwatch.hpp"
 #include "team/host/vigil.hpp"
 
 DEEP_LL_TIER_BEGIN
@@ -26,10 +27,12 @@ TEAM_FN void signal_by_link(const PeerMap& peers, int peer, const Word (&words)[
 // A rank is woken once.
 template <class Team, int kWords>
 TEAM_FN void publish_all(const Team&, const PeerMap& peers, const Word (&words)[kWords]) {
+    const auto told = static_cast<std::uint32_t>(now_ns() >> kToldShift);
     peers.each([&](int peer) {
         fault_point("peer");
         if (peers.is_linked(peer)) return signal_by_link(peers, peer, words);
         for (const Word& word : words) {
+            tell_time(peers, peer, word.signal, told);
             std::atomic_ref<std::uint64_t> to(peers.at<Signal>(peer, word.signal)->word);
             to.store(signal_word(word.epoch, word.value), std::memory_order_release);
         }
@@ -171,7 +174,13 @@ bool await_all(const Team& team,
                const WaitPolicy& policy,
                WaitReport& report) {
     Arrivals<SignalOf> arrivals(peers, awaited, signal_of);
-    const bool come = wait(team, arrivals, peers, policy, report);
+    Stopwatch<SignalOf> stopwatch(peers, awaited, signal_of, policy);
+    bool come = arrivals.all();
+    if (!come) {
+        stopwatch.start();
+        come = wait(team, arrivals, peers, policy, report);
+    }
+    stopwatch.stop();
     if (come && arrivals.any_beyond()) report.outcome = WaitOutcome::beyond;
     if (report.outcome != WaitOutcome::done) arrivals.describe(report);
     return is_member(team, peers, awaited.epoch, report, awaited.phase) &&

@@ -1,12 +1,17 @@
 """What test_gpu_launches.py runs: the launches of calls, and the bytes they are given."""
 
+import io
 import struct
+import time
 from typing import Any
 
+import pytest
+import torch
 from cases import Case, make_inputs, make_outputs
-from exchange import expect, round_trip, send, send_back
+from exchange import expect, mode_options, round_trip, send, send_back, wait
 from fake_cuda.driver import Launch
 
+import deep_ll
 from deep_ll import _native
 from deep_ll.runtime.cuda import calls
 from twin import world
@@ -163,6 +168,48 @@ def other_current_device(group: Any, case: Case) -> None:
             round_trip(buf, case, round_idx)
         assert {each.device for each in own_launches()[before:]} == {0}
         assert calls.bindings().cuCtxGetCurrent()[1] == calls.primary_context(1)
+
+
+def waits(group: Any, case: Case) -> None:
+    """Tensors of the caller grow by what a rank waited for a late one, and are kept until then."""
+    late_s = 0.05
+    with make_buffer(group, case) as buf:
+        round_trip(buf, case, 0)
+        layer = Calls(buf, case)
+        costs = [torch.zeros(case.world, dtype=torch.int64) for _ in range(2)]
+        options = mode_options(case.mode)
+        mine = layer.mine
+        time.sleep(late_s * buf.rank)
+        _, _, handle, event, hook = buf.low_latency_dispatch(
+            mine.x,
+            mine.topk_idx,
+            case.max_tokens,
+            case.experts,
+            dispatch_wait_recv_cost_stats=costs[0],
+            **options,
+        )
+        wait(case.mode, event, hook)
+        time.sleep(late_s * buf.rank)
+        _, event, hook = buf.low_latency_combine(
+            layer.outputs,
+            mine.topk_idx,
+            mine.topk_weights,
+            handle,
+            combine_wait_recv_cost_stats=costs[1],
+            **options,
+        )[-3:]
+        wait(case.mode, event, hook)
+        if case.mode == "event":
+            kept = buf._session._streams._side.kept
+            assert {cost.data_ptr() for cost in costs} <= set(kept)
+        for cost in costs:
+            assert cost[buf.rank] == 0
+            assert buf.rank == 1 or cost[1] >= 0.9e9 * late_s, costs
+        told = io.StringIO()
+        buf.dump(told)
+        assert "launched dispatch #2 and combine #2; no kernel has given up" in told.getvalue()
+        with pytest.raises(deep_ll.OrderError, match="dispatch_wait_recv_cost_stats"):
+            buf.stats()
 
 
 def run(name: str, case: Case, *args: Any) -> list[Any]:
