@@ -10,14 +10,15 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 CSRC = HERE.parents[2] / "csrc"
-UNITS = ("team/host/faults.cpp", "team/host/pool.cpp", "symm/doorbell.cpp", "core/check.cpp")
+HOST = ("faults", "pool", "watch", "where")
+UNITS = (*(f"team/host/{name}.cpp" for name in HOST), "symm/doorbell.cpp", "core/check.cpp")
 FLAGS = ["-std=c++20", "-O2", "-g1", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden"]
 
 
 @functools.cache
 def library() -> Path:
     """The shared library with `twin_launch`."""
-    sources = [HERE / "twin.cpp", *sorted(CSRC.rglob("*.[ch]pp"))]
+    sources = [Path(__file__), HERE / "twin.cpp", *sorted(CSRC.rglob("*.[ch]pp"))]
     content = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
     target = Path(tempfile.gettempdir()) / f"deep_ll-twin-{os.getuid()}-{content[:16]}.so"
     if not target.exists():

@@ -179,6 +179,7 @@ def waits(group: Any, case: Case) -> None:
         costs = [torch.zeros(case.world, dtype=torch.int64) for _ in range(2)]
         options = mode_options(case.mode)
         mine = layer.mine
+        group.barrier()
         time.sleep(late_s * buf.rank)
         _, _, handle, event, hook = buf.low_latency_dispatch(
             mine.x,
@@ -189,6 +190,7 @@ def waits(group: Any, case: Case) -> None:
             **options,
         )
         wait(case.mode, event, hook)
+        group.barrier()
         time.sleep(late_s * buf.rank)
         _, event, hook = buf.low_latency_combine(
             layer.outputs,
@@ -204,7 +206,7 @@ def waits(group: Any, case: Case) -> None:
             assert {cost.data_ptr() for cost in costs} <= set(kept)
         for cost in costs:
             assert cost[buf.rank] == 0
-            assert buf.rank == 1 or cost[1] >= 0.9e9 * late_s, costs
+            assert buf.rank == 1 or cost[1] >= 0.5e9 * late_s, costs
         told = io.StringIO()
         buf.dump(told)
         assert "launched dispatch #2 and combine #2; no kernel has given up" in told.getvalue()
