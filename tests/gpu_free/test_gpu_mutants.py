@@ -28,13 +28,13 @@ pytestmark = [
 ]
 
 
-def compiled(csrc: Path, arch: str) -> ptx.Program:
-    return ptx.load(gpu_kernels.compile_ptx(csrc, arch) + HELPERS)
+def kept(arch: str) -> str:
+    return gpu_kernels.kept_ptx(arch).read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def unchanged() -> dict[str, ptx.Program]:
-    return {arch: compiled(gpu_kernels.CSRC, arch) for arch in ("sm_80", "sm_90a")}
+    return {arch: ptx.load(kept(arch) + HELPERS) for arch in ("sm_80", "sm_90a")}
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -47,9 +47,21 @@ def test_kernels_are_right_before_hopper(unchanged: dict[str, ptx.Program], run:
     assert RUNS[run].complaint(unchanged["sm_80"]) == ""
 
 
+def text_of(mutant: Mutant, folder: Path) -> str:
+    """Its PTX."""
+    csrc = copy_with(mutant.edits, folder)
+    if not mutant.instructions:
+        return gpu_kernels.compile_ptx(csrc, mutant.arch)
+    text = kept(mutant.arch)
+    for old, new in mutant.instructions:
+        assert old in text, f"the kernels do not use {old}"
+        text = text.replace(old, new)
+    return text
+
+
 def judge(mutant: Mutant, folder: Path) -> str:
     """What is noticed of it; nothing: nothing is."""
-    program = compiled(copy_with(mutant.edits, folder), mutant.arch)
+    program = ptx.load(text_of(mutant, folder) + HELPERS)
     shutil.rmtree(folder)
     complaints = (RUNS[run].complaint(program) for run in mutant.runs.split())
     return next((complaint for complaint in complaints if complaint), "")

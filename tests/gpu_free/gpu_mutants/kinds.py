@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 MEMORY, TEAM, COPY, LEAGUE, SIGNAL, QUANTIZE, REARRANGE, REDUCE, LOGFMT = (
@@ -33,6 +34,18 @@ class Mutant:
     sign: str = RACE  # what the error says
     equivalent: str = ""  # why nobody can notice it
     arch: str = "sm_90a"
+
+    @property
+    def instructions(self) -> list[tuple[str, str]]:
+        """What it puts instead of which instructions, if that is all: PTX has them as the source
+        does, so nothing has to be compiled."""
+        swaps = [(old, new) for file, old, new in self.edits if file == MEMORY]
+        alike = len(swaps) == len(self.edits) and all(_is_instruction(a, b) for a, b in swaps)
+        return [(old[1:], new[1:]) for old, new in swaps] if alike else []
+
+
+def _is_instruction(*texts: str) -> bool:
+    return all(re.fullmatch(r'"[a-z][a-z0-9_.:]*', text) for text in texts)
 
 
 def one(
