@@ -36,9 +36,9 @@ def one(file: str, old: str, new: str, run: str, equivalent: str = "") -> Mutant
     return Mutant(((file, old, new),), run, equivalent)
 
 
-def believed(file: str, old: str, new: str) -> Mutant:
+def believed(file: str, old: str, new: str, run: str = LIES) -> Mutant:
     """A check less of what peers write."""
-    return Mutant(((file, old, new),), LIES, sign=NOTICED)
+    return Mutant(((file, old, new),), run, sign=NOTICED)
 
 
 def told_relaxed(file: str, signal: str, epoch: str, value: str, run: str) -> Mutant:
@@ -275,6 +275,15 @@ MUTANTS = {
     ),
     "sources_are_believed": believed(SHAPE, "source < shape.num_ranks &&", ""),
     "tokens_are_believed": believed(SHAPE, "token < shape.max_tokens &&", ""),
+    "grants_are_believed": believed(
+        SHRINK, "args.ledger.base[expert] > most", "false", f"{LIES}_shrinkable"
+    ),
+    "grants_are_believed_when_rows_are_read": believed(
+        COMBINE,
+        "granted_row(args, entry, expert) >= args.shape.max_rows()",
+        "false",
+        f"{LIES}_shrinkable_pulled",
+    ),
     "choices_are_believed": believed(SHAPE, "&& choice < shape.num_topk", ""),
     "sleeper_is_not_marked": one(
         DOORBELL, "bell.sleeping.store(1, std::memory_order_seq_cst);", "", WAKING

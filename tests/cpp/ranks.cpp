@@ -115,10 +115,7 @@ int main(int argc, char** argv) {
     if (argc != 6) fail("usage: ranks NUM_RANKS NUM_TEAMS NUM_ROUNDS SEED SCENARIO");
     const std::string name = argv[5];
     const Scenario* scenario = find_scenario(name);
-    if (name == "lies") {
-        run_lies(std::atoi(argv[1]), std::atoi(argv[3]), std::strtoull(argv[4], nullptr, 10));
-        return 0;
-    }
+    if (run_lies(name, std::atoi(argv[1]), std::atoi(argv[3]), std::strtoull(argv[4], nullptr, 10))) return 0;
     if (name == "doorbell")
         run_doorbell();
     else if (scenario == nullptr)
