@@ -1,7 +1,8 @@
 """The program that test_nodes.py runs on each host.
 
-`hosts_work.py fork HOST PER_HOST ADDRESS PORT` makes the ranks of one host itself; without
-arguments it is one rank, started by torchrun.
+`hosts_work.py fork HOST PER_HOST ADDRESS PORT` makes the ranks of one host itself; `hosts_work.py
+again RANK ADDRESS PORT rejoin|begin` is one that does what it reads, `store PORT` the store where
+these meet; without arguments it is one rank, started by torchrun.
 """
 
 import os
@@ -12,6 +13,7 @@ import traceback
 import warnings
 from pathlib import Path
 
+import rejoin_work
 import torch
 import torch.distributed as dist
 from cases import Case
@@ -67,6 +69,31 @@ def fork_ranks(host: int, per_host: int, address: str, port: str) -> int:
     return max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0 for pid in pids)
 
 
+class Host(rejoin_work.Worker):
+    """One of two ranks a host, which find out by themselves what they can map."""
+
+    def check_paths(self) -> None:
+        kinds = nodes_of(2).kinds(self.rank, rejoin_work.CASE.world)
+        assert [path.kind for path in self.buf.paths()] == kinds
+
+
+def obey(rank: int, address: str, port: int, rejoin: bool) -> None:
+    """Reads "round INDEX MASKED..." and "rejoin RANK" by lines, and answers each with one."""
+    torch.set_num_threads(1)
+    store = dist.TCPStore(address, port, is_master=False)
+    one = Host(rank, store, Topology(), rejoin, 60.0)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        name, *numbers = line.split()
+        first, *others = map(int, numbers)
+        if name == "round":
+            one.round(first, others)
+        else:
+            one.rejoin(first)
+        print(name, flush=True)
+    one.buf.destroy()
+
+
 def leave() -> None:
     try:
         main()
@@ -79,4 +106,11 @@ def leave() -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["fork"]:
         sys.exit(fork_ranks(int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:6]))
-    main()
+    if sys.argv[1:2] == ["again"]:
+        obey(int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), sys.argv[5] == "rejoin")
+    elif sys.argv[1:2] == ["store"]:
+        kept = dist.TCPStore("0.0.0.0", int(sys.argv[2]), is_master=True, wait_for_workers=False)
+        print("ready", flush=True)
+        sys.stdin.read()
+    else:
+        main()

@@ -44,9 +44,8 @@ class Worker:
     """One rank. Methods are what the test may ask for."""
 
     def __init__(
-        self, rank: int, port: int, topology: Topology, rejoin: bool, timeout_s: float
+        self, rank: int, store: TCPStore, topology: Topology, rejoin: bool, timeout_s: float
     ) -> None:
-        store = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
         self.store, self.rank, self.topology = store, rank, topology
         self.group = deep_ll.StoreGroup(store, rank, CASE.world, timeout_s=timeout_s, rejoin=rejoin)
         self.open()
@@ -159,7 +158,8 @@ def serve(
     torch.set_num_threads(1)
     worker: Worker | None = None
     try:
-        worker = Worker(rank, port, topology, rejoin, timeout_s)
+        store = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+        worker = Worker(rank, store, topology, rejoin, timeout_s)
         conn.send(("", None))
     except BaseException:
         conn.send((traceback.format_exc(), None))
