@@ -24,7 +24,7 @@ from deep_ll.testing import run_ranks
 TIMEOUT_S = 0.8
 PATIENT_S = 2.0  # where several runs share the cores
 NUM_FARMS = 4
-NUM_SCHEDULES = int(os.environ.get("DEEP_LL_SCHEDULES", "16"))
+NUM_SCHEDULES = int(os.environ.get("DEEP_LL_SCHEDULES", "24"))
 FIRST_SCHEDULE = int(os.environ.get("DEEP_LL_FIRST_SCHEDULE", "0"))
 THREE = Case(world=3, experts=6, tokens=4, max_tokens=4, hidden=128, topk=2)
 pytestmark = pytest.mark.timeout(120)
