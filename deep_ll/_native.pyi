@@ -42,6 +42,7 @@ class Shape:
     heap_bytes: int
     recv_bytes: int
     combine_bytes: int
+    network_slot_bytes: int
     recv_offsets: tuple[int, int, int, int]
     def __init__(
         self,
@@ -128,10 +129,12 @@ class Window:
     grants: Object
     recv: Object
     combine: Object
+    mail: Object
     num_bytes: int
     max_experts: int
     @staticmethod
     def carve(num_bytes: int, num_ranks: int) -> Window: ...
+    def outputs(self, slot: int, /) -> int: ...
 
 # How often a rank was waited for, in all and at most for how many ns, and {ns: how often} about.
 Tally: TypeAlias = tuple[int, int, int, dict[int, int]]
@@ -217,7 +220,11 @@ class Launches:
         host_view: int,
         timeout_ns: int,
         mask: int = 0,
+        network: int = 0,
+        linked: int = 0,
     ) -> None: ...
+    @staticmethod
+    def network(queues: int, num_queues: int, sent: int, mail: int, /) -> bytearray: ...
     def dispatch(
         self,
         shape: Shape,

@@ -39,9 +39,13 @@ std::uint32_t Launches::shared_bytes(const Shape& shape, int num_warps) {
 void Launches::fill(Common& args, LeagueArgs& league, const Shape& shape, std::uint64_t ledger) const {
     args.shape = shape;
     args.window = window_;
-    args.peers = {
-        pointer<const std::uint64_t>(heap_.bases), heap_.rank,          heap_.num_ranks, nullptr, nullptr,
-        pointer<std::uint8_t>(heap_.mask),         window_.notes.offset};
+    args.peers = {pointer<const std::uint64_t>(heap_.bases),
+                  heap_.rank,
+                  heap_.num_ranks,
+                  pointer<Link>(heap_.network),
+                  pointer<const std::uint8_t>(heap_.linked),
+                  pointer<std::uint8_t>(heap_.mask),
+                  window_.notes.offset};
     args.progress = &device_->progress;
     args.policy = {timeout_ns_, 0, 0, nullptr};
     args.verdict = &host_->verdict;

@@ -26,7 +26,9 @@ struct DeviceHeap {
     int rank;
     int num_ranks;
     std::uint64_t num_bytes;
-    std::uint64_t mask;  // on the device; 0: no rank is ever left out
+    std::uint64_t mask;     // on the device; 0: no rank is ever left out
+    std::uint64_t network;  // a Network, on the device; 0: all peers are mapped
+    std::uint64_t linked;   // [num_ranks] bytes, on the device: 1: behind it
 };
 
 class Launches {

@@ -10,6 +10,7 @@
 #include "bindings/link.hpp"
 #include "bindings/tiers.hpp"
 #include "bindings/watch.hpp"
+#include "symm/network.hpp"
 #include "team/host/faults.hpp"
 
 namespace py = pybind11;
@@ -141,6 +142,7 @@ void bind_shape(py::module_& m) {
         .def_property_readonly("label_bytes", [](const Shape& s) { return Label::bytes(s); })
         .def_property_readonly("ledger_bytes", [](const Shape& s) { return Ledger::bytes(s); })
         .def_property_readonly("heap_bytes", [](const Shape& s) { return Window::bytes_for(s); })
+        .def_property_readonly("network_slot_bytes", &Window::slot_bytes_with_network)
         .def_property_readonly("recv_bytes", [](const Shape& s) { return RecvLayout::carve(s).bytes; })
         .def_property_readonly("combine_bytes", [](const Shape& s) { return s.num_rows() * s.bf16_bytes(); })
         .def_property_readonly("recv_offsets", [](const Shape& s) {
@@ -190,6 +192,8 @@ void bind_window(py::module_& m) {
         .def_readonly("grants", &Window::grants)
         .def_readonly("recv", &Window::recv)
         .def_readonly("combine", &Window::combine)
+        .def_readonly("mail", &Window::mail)
+        .def("outputs", &Window::outputs)
         .def_readonly("num_bytes", &Window::bytes)
         .def_property_readonly("max_experts", &Window::max_experts);
 }
@@ -248,13 +252,19 @@ void bind_launches(py::module_& m) {
     py::class_<Launches>(m, "Launches")
         .def(py::init([](std::uint64_t bases, int rank, int num_ranks, std::uint64_t heap_bytes,
                          std::uint64_t device_state, std::uint64_t host_state, std::uint64_t host_view,
-                         std::int64_t timeout_ns, std::uint64_t mask) {
-                 return std::make_unique<Launches>(DeviceHeap{bases, rank, num_ranks, heap_bytes, mask},
-                                                   device_state, host_state, host_view, timeout_ns);
+                         std::int64_t timeout_ns, std::uint64_t mask, std::uint64_t network,
+                         std::uint64_t linked) {
+                 const DeviceHeap heap{bases, rank, num_ranks, heap_bytes, mask, network, linked};
+                 return std::make_unique<Launches>(heap, device_state, host_state, host_view, timeout_ns);
              }),
              py::arg("bases"), py::arg("rank"), py::arg("num_ranks"), py::arg("heap_bytes"),
              py::arg("device_state"), py::arg("host_state"), py::arg("host_view"), py::arg("timeout_ns"),
-             py::arg("mask") = 0)
+             py::arg("mask") = 0, py::arg("network") = 0, py::arg("linked") = 0)
+        .def_static("network",
+                    [](std::uint64_t queues, int num_queues, std::uint64_t sent, std::uint64_t mail) {
+                        return bytes_of(Network{reinterpret_cast<int*>(queues), num_queues,
+                                                reinterpret_cast<std::uint32_t*>(sent), mail});
+                    })
         .def(
             "dispatch",
             [](const Launches& l, const Shape& shape, std::uint64_t ledger, const Batch& batch, bool columns,

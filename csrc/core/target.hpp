@@ -18,6 +18,16 @@
 
 namespace deep_ll {
 
+// Whether kernels may have peers behind a link, and whether what goes there waits in this rank's own heap
+// for a phase that ships it. On GPUs: those that are compiled against NVSHMEM.
+#if !defined(__CUDACC__)
+constexpr bool kCanLink = true, kShipsLater = false;
+#elif defined(DEEP_LL_NETWORK)
+constexpr bool kCanLink = true, kShipsLater = true;
+#else
+constexpr bool kCanLink = false, kShipsLater = false;
+#endif
+
 // A pointer that is to memory of a GPU or of the host, never to a block's own: accesses need not find out.
 template <class T>
 WORD_FN T* global_memory(T* pointer) {

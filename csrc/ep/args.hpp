@@ -76,6 +76,7 @@ struct Common {
     std::uint32_t combine_slot;  // of the combine
 
     TEAM_FN std::uint64_t recv() const { return window.recv.slot(recv_slot); }
+    TEAM_FN std::uint64_t outgoing() const { return window.outgoing(recv_slot); }
 };
 
 struct DispatchArgs : Common {

@@ -9,6 +9,7 @@
 // in between.
 #pragma once
 
+#include "core/logfmt.hpp"
 #include "ep/shrink.hpp"
 
 DEEP_LL_TIER_BEGIN
@@ -43,6 +44,18 @@ TEAM_FN bool credit(const Team& team, const Common& args) {
                      args.policy, args.verdict->wait);
 }
 
+TEAM_FN Origin origin_of(const CombineArgs& args, std::uint64_t labels, std::uint64_t row) {
+    const auto* label = args.peers.mine<std::byte>(labels + row * Label::bytes(args.shape));
+    return *reinterpret_cast<const Origin*>(label + Label::origin_offset(args.shape));
+}
+TEAM_FN bool is_of_call(const CombineArgs& args, const Origin& origin) {
+    return origin.is_inside(args.shape) && origin.dispatch == dispatch_of(args);
+}
+// Where an output waits that goes to a peer behind a network.
+TEAM_FN std::uint64_t output_place(const CombineArgs& args, std::uint64_t row) {
+    return args.window.outputs(args.combine_slot) + row * args.shape.bf16_bytes();
+}
+
 // Labels were checked when they arrived, but they lie where peers write.
 template <class Team>
 TEAM_FN bool push_row(const Team& team,
@@ -51,9 +64,8 @@ TEAM_FN bool push_row(const Team& team,
                       const RowPlace& place) {
     const Shape& shape = args.shape;
     const std::uint64_t row = shape.row_index(place.local, static_cast<std::uint64_t>(place.row));
-    const auto* label = args.peers.mine<std::byte>(labels + row * Label::bytes(shape));
-    const Origin origin = *reinterpret_cast<const Origin*>(label + Label::origin_offset(shape));
-    if (!origin.is_inside(shape) || origin.dispatch != dispatch_of(args)) {
+    const Origin origin = origin_of(args, labels, row);
+    if (!is_of_call(args, origin)) {
         bool right = true;
         team.once([&] { right = blame(team, args, bad_label(args, Phase::labels, place, origin)); });
         return right;
@@ -61,12 +73,30 @@ TEAM_FN bool push_row(const Team& team,
     if (args.peers.is_masked(origin.source) || !is_member(team, args.peers)) return true;
     const std::uint64_t to = args.window.returned(shape, args.combine_slot, origin.choice, origin.token);
     const bf16* from = args.x + row * static_cast<std::uint64_t>(shape.hidden);
-    const Place there{static_cast<int>(origin.source), to};
+    const Place there{static_cast<int>(origin.source), to, {}, output_place(args, row)};
     if (args.logfmt)
         put_logfmt(team, args.peers, there, from, shape.hidden / kGroup, args.store);
     else
         put_row(team, args.peers, there, reinterpret_cast<const std::byte*>(from), shape.bf16_bytes(),
                 args.store);
+    return true;
+}
+
+// Pushed rows that wait, to peers behind a network.
+template <class Team>
+TEAM_FN bool ship_outputs(const Team& team, const CombineArgs& args) {
+    const Shape& shape = args.shape;
+    const std::uint64_t labels = args.recv() + RecvLayout::carve(shape).labels;
+    const std::uint64_t bytes = args.logfmt ? logfmt_bytes(shape.hidden / kGroup) : shape.bf16_bytes();
+    team.share_blocks(shape.num_local(), args.ledger.received, 1, [&](int local, int number, int) {
+        const std::uint64_t row = shape.row_index(local, static_cast<std::uint64_t>(number));
+        const Origin origin = origin_of(args, labels, row);
+        if (!is_of_call(args, origin)) return;  // push has told of it
+        const std::uint64_t to = args.window.returned(shape, args.combine_slot, origin.choice, origin.token);
+        ship_from(team, args.peers,
+                  {static_cast<int>(origin.source), to, {Parcel::outputs, args.progress->combined + 1}},
+                  args.peers.mine<std::byte>(output_place(args, row)), bytes);
+    });
     return true;
 }
 
@@ -95,7 +125,7 @@ TEAM_FN bool offer(const Team& team, const CombineArgs& args) {
         return false;
     const std::uint64_t signal =
         args.window.desk(args.shape.rank) + offsetof(Desk, combined) + epoch % 2 * sizeof(Signal);
-    publish_all(team, args.peers, {Word{signal, epoch, combined_value(args)}});
+    publish_all(team, args.peers, {Word{signal, epoch, combined_value(args), Parcel::outputs}});
     team.sync();
     team.once([&] {
         args.progress->combined = epoch;
@@ -126,7 +156,7 @@ TEAM_FN bool await_outputs(const Team& team, const CombineArgs& args) {
         return args.window.desk(source) + offsetof(Desk, combined) + epoch % 2 * sizeof(Signal);
     };
     // Nobody sends into a slot that this rank has not read: there is no later epoch in this word yet.
-    const Awaited awaited{static_cast<std::uint32_t>(Phase::outputs), epoch, 0};
+    const Awaited awaited{static_cast<std::uint32_t>(Phase::outputs), epoch, 0, Parcel::outputs};
     if (!await_all(team, args.peers, awaited, signal, args.policy, args.verdict->wait)) return false;
     const auto value = [&](int source) { return value_of(observe(team, args.peers, signal(source))); };
     const int other = team.first(args.shape.num_ranks, [&](int source) {

@@ -35,6 +35,8 @@ template <class Team>
 TEAM_FN bool count(const Team& team, const DispatchArgs& args) {
     enumerate(team, args.ledger.experts, args.num_tokens * args.shape.num_topk, args.ledger.ordinals,
               args.ledger.counts, args.shape.num_experts);
+    if constexpr (kShipsLater)
+        running_sum(team, args.ledger.counts, args.shape.num_experts, args.ledger.waiting);
     return true;
 }
 
@@ -45,18 +47,26 @@ TEAM_FN bool announce(const Team& team, const DispatchArgs& args) {
     const std::uint64_t desk = args.window.desk(args.shape.rank);
     const std::uint64_t own_counts = args.window.counts_of(epoch, args.shape.rank);
     const std::uint64_t own_greeting = desk + offsetof(Desk, greeting) + epoch % 2 * sizeof(Greeting);
+    // This rank comes first: what goes by a link can be read in its own heap.
+    const auto ship_own = [&](int peer, std::uint64_t at, std::uint64_t bytes) {
+        ship_from(team, args.peers, {peer, at, {Parcel::counts, epoch}}, args.peers.mine<std::byte>(at),
+                  bytes);
+    };
     args.peers.each([&](int peer) {
+        if (args.peers.is_linked(peer)) {
+            ship_own(peer, own_counts, static_cast<std::uint64_t>(args.shape.num_experts) * 2);
+            ship_own(peer, own_greeting, sizeof(Greeting));
+            return;
+        }
         auto* counts = args.peers.at<std::uint16_t>(peer, own_counts);
         team.lanes(args.shape.num_experts,
                    [&](int e) { counts[e] = static_cast<std::uint16_t>(args.ledger.counts[e]); });
         team.once([&] { *args.peers.at<Greeting>(peer, own_greeting) = greeting_of(args); });
-        ship(team, args.peers, {peer, own_counts}, static_cast<std::uint64_t>(args.shape.num_experts) * 2);
-        ship(team, args.peers, {peer, own_greeting}, sizeof(Greeting));
     });
     if (args.peers.can_shrink()) tell_view(team, args, epoch);
     publish_all(team, args.peers,
                 {Word{desk + offsetof(Desk, consumed), args.progress->consumed, 0},
-                 Word{desk + offsetof(Desk, counts), epoch, 0}});
+                 Word{desk + offsetof(Desk, counts), epoch, 0, Parcel::counts}});
     return true;
 }
 
@@ -65,7 +75,7 @@ template <class Team>
 TEAM_FN bool hear(const Team& team, const DispatchArgs& args, std::uint32_t epoch) {
     const auto signal = [&](int source) { return args.window.desk(source) + offsetof(Desk, counts); };
     // A peer can have heard this rank's counts already, and announce the next ones.
-    const Awaited awaited{static_cast<std::uint32_t>(Phase::counts), epoch, 1};
+    const Awaited awaited{static_cast<std::uint32_t>(Phase::counts), epoch, 1, Parcel::counts};
     if (!await_all(team, args.peers, awaited, signal, args.policy, args.verdict->wait)) return false;
     const auto greeting = [&](int source) {
         return args.peers.mine<Desk>(args.window.desk(source))->greeting[epoch % 2];
@@ -145,13 +155,16 @@ TEAM_FN bool place(const Team& team, const DispatchArgs& args) {
     return placed && (!args.peers.can_shrink() || exchange_grants(team, args, epoch));
 }
 
-// The place of each choice's row at its owner, counted over all experts there; -1: no choice.
+// The place of each choice's row at its owner, counted over all experts there; or, where it is shipped later,
+// among those that wait here. -1: no choice.
 template <class Team>
 TEAM_FN auto rows_of(const Team& team, const DispatchArgs& args, int token) {
     const int first = token * args.shape.num_topk;
     return team.fan(args.shape.num_topk, [&](int k) {
         const int expert = args.ledger.experts[first + k];
         if (expert < 0 || !args.ledger.serves(expert)) return std::int64_t{-1};
+        if (args.peers.ships_later(args.shape.owner(expert)))
+            return static_cast<std::int64_t>(args.ledger.waiting[expert]) + args.ledger.ordinals[first + k];
         return static_cast<std::int64_t>(
             args.shape.row_index(args.shape.local(expert), args.ledger.row(first + k, expert)));
     });
@@ -164,15 +177,18 @@ TEAM_FN void send_token(const Team& team, const DispatchArgs& args, const RecvLa
     const bf16* x = args.x + static_cast<std::int64_t>(token) * shape.hidden;
     std::byte* label = team.stage(Label::bytes(shape));
     const auto rows = rows_of(team, args, token);
-    const auto places = [&](std::uint64_t part, std::uint64_t bytes) {
+    const OutgoingLayout waiting = OutgoingLayout::carve(shape);
+    const auto places = [&](std::uint64_t part, std::uint64_t waits, std::uint64_t bytes) {
         return team.fan(shape.num_topk, [&](int k) -> std::byte* {
             if (rows.mine(k) < 0) return nullptr;
             const int peer = shape.owner(args.ledger.experts[token * shape.num_topk + k]);
             const std::uint64_t row = static_cast<std::uint64_t>(rows.mine(k)) * bytes;
+            if (args.peers.ships_later(peer))
+                return args.peers.mine<std::byte>(args.outgoing() + waits + row);
             return args.peers.at<std::byte>(peer, args.recv() + part + row);
         });
     };
-    const auto targets = places(layout.x, shape.row_bytes());
+    const auto targets = places(layout.x, waiting.x, shape.row_bytes());
     if (shape.is_fp8())
         quantize_to(team, targets, shape.num_topk, label, x, shape.num_groups(), shape.format, args.store);
     else
@@ -182,7 +198,7 @@ TEAM_FN void send_token(const Team& team, const DispatchArgs& args, const RecvLa
         return Origin{static_cast<std::uint16_t>(shape.rank), dispatch_of(args),
                       static_cast<std::uint16_t>(token), static_cast<std::uint16_t>(k)};
     };
-    put_patched(team, places(layout.labels, Label::bytes(shape)), shape.num_topk,
+    put_patched(team, places(layout.labels, waiting.labels, Label::bytes(shape)), shape.num_topk,
                 Patched{label, Label::bytes(shape), Label::origin_offset(shape)}, origin, args.store);
 }
 
@@ -196,20 +212,28 @@ TEAM_FN bool send(const Team& team, const DispatchArgs& args) {
 
 // This rank's rows for an expert lie side by side, and so do their labels.
 template <class Team>
-TEAM_FN void ship_rows(const Team& team, const DispatchArgs& args) {
+TEAM_FN bool ship_rows(const Team& team, const DispatchArgs& args) {
     const Shape& shape = args.shape;
     const RecvLayout layout = RecvLayout::carve(shape);
-    for (int expert = 0; expert < shape.num_experts; ++expert) {
+    const OutgoingLayout waiting = OutgoingLayout::carve(shape);
+    team.share(shape.num_experts, [&](int expert) {
         const int peer = shape.owner(expert);
         const std::uint64_t count = args.ledger.counts[expert];
-        if (count == 0 || !args.peers.is_linked(peer) || !args.ledger.serves(expert)) continue;
+        if (count == 0 || !args.peers.is_linked(peer) || !args.ledger.serves(expert)) return;
         const std::uint64_t first = shape.row_index(shape.local(expert), args.ledger.base[expert]);
-        const auto part = [&](std::uint64_t offset, std::uint64_t bytes) {
-            ship(team, args.peers, {peer, args.recv() + offset + first * bytes}, count * bytes);
+        const auto part = [&](std::uint64_t offset, std::uint64_t waits, std::uint64_t bytes) {
+            const Place to{
+                peer, args.recv() + offset + first * bytes, {Parcel::rows, args.progress->dispatched}};
+            const std::byte* from = kShipsLater
+                                        ? args.peers.mine<std::byte>(args.outgoing() + waits +
+                                                                     args.ledger.waiting[expert] * bytes)
+                                        : args.peers.at<std::byte>(peer, to.offset);
+            ship_from(team, args.peers, to, from, count * bytes);
         };
-        part(layout.x, shape.row_bytes());
-        part(layout.labels, Label::bytes(shape));
-    }
+        part(layout.x, waiting.x, shape.row_bytes());
+        part(layout.labels, waiting.labels, Label::bytes(shape));
+    });
+    return true;
 }
 
 template <class Team>
@@ -217,9 +241,10 @@ TEAM_FN bool deliver(const Team& team, const DispatchArgs& args) {
     if (!is_member(team, args.peers, args.progress->dispatched, args.verdict->wait,
                    static_cast<std::uint32_t>(Phase::rows)))
         return false;
-    if (args.peers.has_links()) ship_rows(team, args);
+    if (!kShipsLater && args.peers.has_links()) ship_rows(team, args);
     const std::uint64_t desk = args.window.desk(args.shape.rank);
-    publish_all(team, args.peers, {Word{desk + offsetof(Desk, rows), args.progress->dispatched, 0}});
+    publish_all(team, args.peers,
+                {Word{desk + offsetof(Desk, rows), args.progress->dispatched, 0, Parcel::rows}});
     return true;
 }
 
@@ -229,9 +254,8 @@ TEAM_FN bool await_rows(const Team& team, const DispatchArgs& args) {
     const std::uint32_t epoch = args.progress->received[args.recv_slot];
     // Rows are sent after this rank's counts of that dispatch were heard.
     const std::uint32_t most_ahead = args.progress->dispatched - epoch;
-    if (!await_all(team, args.peers, {static_cast<std::uint32_t>(Phase::rows), epoch, most_ahead}, signal,
-                   args.policy, args.verdict->wait))
-        return false;
+    const Awaited awaited{static_cast<std::uint32_t>(Phase::rows), epoch, most_ahead, Parcel::rows};
+    if (!await_all(team, args.peers, awaited, signal, args.policy, args.verdict->wait)) return false;
     if (args.peers.can_shrink()) close_gaps(team, args);
     return true;
 }

@@ -12,6 +12,9 @@ DEEP_LL_TIER_BEGIN
 
 template <class League>
 TEAM_FN bool dispatch_send(League& league, const DispatchArgs& args) {
+    if constexpr (kShipsLater)
+        return league.run(DEEP_LL_SOLO(count), DEEP_LL_SOLO(announce), DEEP_LL_SOLO(place),
+                          DEEP_LL_WIDE(send), DEEP_LL_WIDE(ship_rows), DEEP_LL_SOLO(deliver));
     return league.run(DEEP_LL_SOLO(count), DEEP_LL_SOLO(announce), DEEP_LL_SOLO(place), DEEP_LL_WIDE(send),
                       DEEP_LL_SOLO(deliver));
 }
@@ -23,6 +26,9 @@ TEAM_FN bool dispatch_receive(League& league, const DispatchArgs& args) {
 
 template <class League>
 TEAM_FN bool combine_send(League& league, const CombineArgs& args) {
+    if constexpr (kShipsLater)
+        return league.run(DEEP_LL_SOLO(credit), DEEP_LL_WIDE(push), DEEP_LL_WIDE(ship_outputs),
+                          DEEP_LL_SOLO(offer));
     return league.run(DEEP_LL_SOLO(credit), DEEP_LL_WIDE(push), DEEP_LL_SOLO(offer));
 }
 

@@ -51,6 +51,10 @@ struct Shape {
     WORD_FN std::uint64_t num_rows() const {
         return max_rows() * static_cast<std::uint64_t>(experts_per_rank);
     }
+    // That one rank can make.
+    WORD_FN std::uint64_t num_choices() const {
+        return static_cast<std::uint64_t>(max_tokens) * static_cast<std::uint64_t>(num_topk);
+    }
     // Row `row` of local expert `local`, counted over all of them.
     WORD_FN std::uint64_t row_index(int local_expert, std::uint64_t row) const {
         return static_cast<std::uint64_t>(local_expert) * max_rows() + row;

@@ -37,6 +37,7 @@ Window Window::carve(std::uint64_t bytes, int num_ranks) {
     window.notes = plan.take(ranks * sizeof(Note), 1, kLine);
     window.views = plan.take(ranks * window.view_stride, 2, kLine);
     window.grants = plan.take(window.counts_stride * 2, 2, kLine);
+    window.mail = plan.take(ranks * sizeof(Mail), 1, kLine);
     const std::uint64_t used = round_up(plan.used(), kLine);
     const std::uint64_t slot = bytes > used ? (bytes - used) / 4 / kLine * kLine : 0;
     window.recv = plan.take(slot, 2, kLine);
@@ -54,7 +55,8 @@ std::uint64_t Window::bytes_for(const Shape& shape) {
         slot = std::max(slot, RecvLayout::carve(with).bytes);
     }
     const auto ranks = static_cast<std::uint64_t>(shape.num_ranks);
-    const std::uint64_t of_ranks = ranks * (sizeof(Desk) + sizeof(Note) + 2 * view_stride_of(ranks));
+    const std::uint64_t of_ranks =
+        ranks * (sizeof(Desk) + sizeof(Note) + sizeof(Mail) + 2 * view_stride_of(ranks));
     const std::uint64_t fixed = sizeof(HeapHeader) + of_ranks + 4 * slot + 8 * kLine;
     const std::uint64_t stride = round_up(static_cast<std::uint64_t>(shape.num_experts) * 2, kLine);
     // Either the 128th is enough for the counts, or the heap is as large as makes it so.
@@ -62,6 +64,11 @@ std::uint64_t Window::bytes_for(const Shape& shape) {
     const std::uint64_t with_share = fixed + share;
     const std::uint64_t for_counts = stride == kLine ? 0 : stride * num_strides(ranks) * kCountsShare;
     return round_up(std::max(with_share, for_counts), kPage);
+}
+
+std::uint64_t Window::slot_bytes_with_network(const Shape& shape) {
+    const std::uint64_t returned = shape.num_choices() * shape.bf16_bytes();
+    return 2 * round_up(std::max(returned, OutgoingLayout::carve(shape).bytes), kLine);
 }
 
 }  // namespace deep_ll

@@ -43,6 +43,7 @@ struct Window {
     Object grants;   // 2 slots of [experts] u32: the first row of this rank's tokens, by each expert's owner
     Object recv;     // 2 slots, laid out by RecvLayout
     Object combine;  // 2 slots: rows that come back, or the experts' outputs that peers read in place
+    Object mail;     // [ranks] Mail: what a source behind a GPU's network has sent
     std::uint64_t counts_stride;  // bytes of one source's counts
     std::uint64_t view_stride;    // bytes of one source's view
     std::uint64_t bytes;
@@ -51,6 +52,9 @@ struct Window {
     static Window carve(std::uint64_t bytes, int num_ranks);
     // The smallest heap that holds `shape` in any format and with any top-k.
     static std::uint64_t bytes_for(const Shape& shape);
+    // What a slot of `combine` must have where peers are behind a GPU's network: outgoing() is its other
+    // half.
+    static std::uint64_t slot_bytes_with_network(const Shape& shape);
 
     WORD_FN int max_experts() const { return static_cast<int>(counts_stride / 2); }
     WORD_FN std::uint64_t desk(int source) const {
@@ -69,6 +73,16 @@ struct Window {
     WORD_FN std::uint64_t returned(const Shape& shape, std::uint32_t slot, int choice, int token) const {
         const auto row = static_cast<std::uint64_t>(choice) * static_cast<std::uint64_t>(shape.max_tokens);
         return combine.slot(slot) + (row + static_cast<std::uint64_t>(token)) * shape.bf16_bytes();
+    }
+    // What goes to peers behind a GPU's network lies in this rank's own memory until it has arrived. Rows of
+    // a dispatch: in the other half of a slot of `combine`, which is only needed whole where outputs are read
+    // in place, and with such peers nobody does.
+    WORD_FN std::uint64_t outgoing(std::uint32_t slot) const {
+        return combine.slot(slot) + combine.slot_bytes / 2 / kLine * kLine;
+    }
+    // The experts' outputs: behind the heap, as large as two slots of `combine`.
+    WORD_FN std::uint64_t outputs(std::uint32_t slot) const {
+        return round_up(bytes, kPage) + slot % 2 * combine.slot_bytes;
     }
     // Output row of an expert, where its owner left it.
     WORD_FN std::uint64_t output(const Shape& shape,
@@ -100,6 +114,22 @@ struct RecvLayout {
     }
 };
 
+// Rows on their way to peers behind a GPU's network, those of an expert side by side.
+struct OutgoingLayout {
+    std::uint64_t x;       // [max_tokens * num_topk, row bytes]
+    std::uint64_t labels;  // [max_tokens * num_topk] Label
+    std::uint64_t bytes;
+
+    WORD_FN static OutgoingLayout carve(const Shape& shape) {
+        Arena arena;
+        OutgoingLayout at{};
+        at.x = arena.take(shape.num_choices() * shape.row_bytes(), kLine);
+        at.labels = arena.take(shape.num_choices() * Label::bytes(shape), kLine);
+        at.bytes = round_up(arena.used(), kLine);
+        return at;
+    }
+};
+
 constexpr std::uint32_t kNoRow = ~0u;
 
 // This rank's own memory of one round: what it sent where, needed when the answers come back. Two take turns.
@@ -109,6 +139,7 @@ struct Ledger {
     std::uint32_t* counts;    // [num_experts] rows sent to each expert
     std::uint32_t* base;      // [num_experts] first of them; kNoRow: their owner is left out
     std::uint32_t* received;  // [num_local]
+    std::uint32_t* waiting;   // [num_experts] first row of each in OutgoingLayout
 
     // Rows for this expert were sent.
     TEAM_FN bool serves(int expert) const { return base[expert] != kNoRow; }
@@ -118,18 +149,13 @@ struct Ledger {
     }
 
     WORD_FN static std::uint64_t bytes(const Shape& shape) {
-        return (2 * selections(shape) + 3 * static_cast<std::uint64_t>(shape.num_experts)) * 4;
+        return (2 * shape.num_choices() + 4 * static_cast<std::uint64_t>(shape.num_experts)) * 4;
     }
     WORD_FN static Ledger at(std::uint64_t base_address, const Shape& shape) {
         auto* words = reinterpret_cast<std::int32_t*>(base_address);
-        auto* counts = reinterpret_cast<std::uint32_t*>(words + 2 * selections(shape));
-        return {words, words + selections(shape), counts, counts + shape.num_experts,
-                counts + 2 * shape.num_experts};
-    }
-
-   private:
-    WORD_FN static std::uint64_t selections(const Shape& shape) {
-        return static_cast<std::uint64_t>(shape.max_tokens) * static_cast<std::uint64_t>(shape.num_topk);
+        auto* counts = reinterpret_cast<std::uint32_t*>(words + 2 * shape.num_choices());
+        const int num = shape.num_experts;
+        return {words, words + shape.num_choices(), counts, counts + num, counts + 2 * num, counts + 3 * num};
     }
 };
 

@@ -14,14 +14,15 @@ struct PeerMap {
     const std::uint64_t* bases;  // [size], this rank's own among them
     int rank;
     int size;
-    Link* link;                  // null: every peer's memory is mapped here
+    Link* link;  // null: every peer's memory is mapped here. On a GPU: a Network (network.hpp)
     const std::uint8_t* linked;  // [size] 1: its base is memory of this rank's own; what is shipped from
                                  // there goes by the link
     std::uint8_t* mask;          // [size, padded to 16] 1: left out. This rank's own; null: nobody ever is
     std::uint64_t notes;         // with a mask: where in each heap its peers leave notes (team/signal.hpp)
 
-    WORD_FN bool has_links() const { return link != nullptr; }
-    WORD_FN bool is_linked(int peer) const { return has_links() && linked[peer] != 0; }
+    WORD_FN bool has_links() const { return kCanLink && link != nullptr; }
+    WORD_FN bool is_linked(int peer) const { return has_links() && global_memory(linked)[peer] != 0; }
+    WORD_FN bool ships_later(int peer) const { return kShipsLater && is_linked(peer); }
 
     WORD_FN bool can_shrink() const { return mask != nullptr; }
     WORD_FN bool is_masked(int peer) const { return can_shrink() && global_memory(mask)[peer] != 0; }

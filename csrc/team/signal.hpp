@@ -48,11 +48,36 @@ struct Note {
     Signal beat;     // changes while the writer itself waits for others
 };
 
+// A network between GPUs keeps no order but that of a message and the signal that it ends with. So what a
+// peer behind it is sent is counted there, in a box for each sort of data and parity of its epoch: at most
+// two rounds are under way. A message adds 1; whoever tells the peer of n messages adds the new epoch less n,
+// in either order. The box reaches the epoch when all of them have landed: until then the low half has
+// borrowed from it.
+enum class Parcel : std::int32_t { none = -1, counts = 0, rows = 1, outputs = 2 };
+
+struct Box {
+    Parcel parcel = Parcel::none;
+    std::uint32_t epoch = 0;
+
+    WORD_FN bool is_none() const { return parcel == Parcel::none; }
+    WORD_FN std::uint64_t offset() const {
+        return (static_cast<std::uint64_t>(parcel) * 2 + epoch % 2) * sizeof(Signal);
+    }
+};
+
+// All boxes of one writer.
+struct Mail {
+    Signal boxes[8];
+};
+
 // What is published: `signal` is its offset in the reader's heap.
 struct Word {
     std::uint64_t signal;
     std::uint32_t epoch;
     std::uint32_t value;
+    Parcel parcel = Parcel::none;  // that it tells of
+
+    WORD_FN Box box() const { return {parcel, epoch}; }
 };
 
 // An epoch that is waited for. A writer can be so far ahead of it and no further, by the protocol.
@@ -60,7 +85,9 @@ struct Awaited {
     std::uint32_t phase;  // the waiter's word for it
     std::uint32_t epoch;
     std::uint32_t most_ahead;
+    Parcel parcel = Parcel::none;  // that it tells of
 
+    TEAM_FN Box box() const { return {parcel, epoch}; }
     TEAM_FN bool is_beyond(std::uint64_t word) const {
         return reached(word, epoch) && epoch_of(word) - epoch > most_ahead;
     }

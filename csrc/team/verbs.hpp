@@ -4,6 +4,7 @@
 //   put(team, to, from, bytes, how)                a row from this rank's memory to anyone's
 //   put_row(team, peers, place, from, bytes, how)  the same to a peer that may be behind a link
 //   ship(team, peers, place, bytes)                what was written for such a peer, on its way
+//   ship_from(team, peers, place, from, bytes)     the same, but it lies in this rank's memory at `from`
 //   put_to(team, targets, n, from, bytes, how)     one row to several targets; it is read once
 //   put_patched(team, targets, n, row, patch, how) the same, but for 8 bytes that differ
 //   quantize_to(team, targets, n, scales, row, num_groups, format, how)   the same, cast on the way
@@ -13,6 +14,7 @@
 //   weighted_sum_logfmt(team, out, rows, weights, n, num_groups, how)   of rows that came in LogFMT
 //   transpose(team, matrix)                        words from rows to columns
 //   enumerate(team, keys, n, ordinals, histogram, num_keys)
+//   running_sum(team, numbers, n, sums)            sums[i]: of the numbers before i
 //   sum_rows(team, table, num_rows, num_columns, most, out)
 //   scan_rows(team, table, first_column, num_columns, entry, total)
 //   publish_all(team, peers, words)                some words, the same to every rank
@@ -26,6 +28,7 @@
 
 #include "core/layout.hpp"
 #include "core/numeric.hpp"
+#include "team/signal.hpp"
 
 namespace deep_ll {
 
@@ -40,6 +43,8 @@ constexpr int kMaxFan = 32;                 // widest fan of a team
 struct Place {
     int peer;
     std::uint64_t offset;
+    Box box{};                // where the peer counts what arrives
+    std::uint64_t waits = 0;  // where in this rank's heap a row is built that is shipped later
 };
 
 // A row in a team's own memory, of which 8 bytes are another for each target.

@@ -43,8 +43,8 @@ def believed(file: str, old: str, new: str, run: str = LIES) -> Mutant:
 
 def told_relaxed(file: str, signal: str, epoch: str, value: str, run: str) -> Mutant:
     """A signal that orders nothing. This processor keeps the order; only a sanitizer can tell."""
-    word = f"Word{{{signal}, {epoch}, {value}}}"
-    relaxed = f"Word{{{signal} + kRelaxed, {epoch}, {value}}}"
+    word = f"Word{{{signal}, {epoch}, {value}"
+    relaxed = f"Word{{{signal} + kRelaxed, {epoch}, {value}"
     mark = (WORDS, "struct Word {", "constexpr std::uint64_t kRelaxed = 1; struct Word {")
     store = (
         SIGNAL,
@@ -69,6 +69,7 @@ LATE_COUNTS = """
 """
 UNPACKED = "right &= unpack_rows(team, args, layout"
 CREDIT_OF = "const std::uint32_t epoch = to_be_consumed(args);"
+PUSHED = "RecvLayout::carve(shape).labels; team.share_blocks"
 LAST_RECV = "args.window.recv.slot(args.progress->dispatched)"
 SLEEP_CHECK = (
     "still_missing(context) && "
@@ -163,7 +164,7 @@ MUTANTS = {
         DISPATCH, "mine<std::byte>(args.recv() +", f"mine<std::byte>({LAST_RECV} +", DEFERRED
     ),
     "push_takes_the_last_slot": one(
-        COMBINE, "labels = args.recv() +", f"labels = {LAST_RECV} +", DEFERRED
+        COMBINE, f"labels = args.recv() + {PUSHED}", f"labels = {LAST_RECV} + {PUSHED}", DEFERRED
     ),
     "gather_takes_the_last_slot": one(
         COMBINE,
@@ -271,7 +272,7 @@ MUTANTS = {
         "",
     ),
     "labels_are_believed_when_rows_go_back": believed(
-        COMBINE, "if (!origin.is_inside(shape) ||", "if ("
+        COMBINE, "return origin.is_inside(args.shape) &&", "return"
     ),
     "sources_are_believed": believed(SHAPE, "source < shape.num_ranks &&", ""),
     "tokens_are_believed": believed(SHAPE, "token < shape.max_tokens &&", ""),

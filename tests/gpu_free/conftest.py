@@ -12,7 +12,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """The engine that executes PTX, and the kernels' PTX."""
     names = {item.path.name for item in session.items if item.path.parent.name == "gpu_free"}
     if session.config.option.collectonly or not any(
-        name.startswith(("test_ptx_", "test_gpu_k", "test_gpu_m", "test_gpu_f", "test_gpu_bo"))
+        name.startswith(
+            ("test_ptx_", "test_gpu_k", "test_gpu_m", "test_gpu_f", "test_gpu_bo", "test_gpu_n")
+        )
         for name in names
     ):
         return
@@ -21,9 +23,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
     if gpu_kernels.NVCC is None:
         return
-    kernels = [("sm_90a", 0)]
+    kernels = [("sm_90a", 0, "")]
     if "test_gpu_kernels.py" in names:
-        kernels += [("sm_90a", 7168), ("sm_80", 0), ("sm_100a", 0)]
+        kernels += [("sm_90a", 7168, ""), ("sm_80", 0, ""), ("sm_100a", 0, "")]
+    if {"test_gpu_network.py", "test_gpu_mutants.py"} & names:
+        kernels += [("sm_90a", 0, route) for route in gpu_kernels.ROUTES]
     print("\ncompiling the engine that executes PTX, and the kernels ...", flush=True)
     # Of processes that share these tests, the second finds what the first has made.
     lock = FileLock(Path(tempfile.gettempdir(), "deep_ll-ptx.lock"))

@@ -35,6 +35,17 @@ class Layout(NamedTuple):
 _ORDINARY = Layout()
 
 
+class Network(NamedTuple):
+    """Peers that kernels reach by NVSHMEM: those of other nodes."""
+
+    ranks_per_node: int = 1
+    num_queues: int = 3
+    first_queue: int = 5  # the number of a queue pair is not its index
+
+    def links(self, rank: int, peer: int) -> bool:
+        return rank // self.ranks_per_node != peer // self.ranks_per_node
+
+
 class Area(NamedTuple):
     """An allocation of a simulated GPU."""
 
@@ -98,14 +109,27 @@ class World:
         layout: Layout = _ORDINARY,
         timeout_ns: int = TIMEOUT_NS,
         shrink: bool = False,
+        network: Network | None = None,
     ) -> None:
         self.case, self.layout, self.program, self.shrink = case, layout, program, shrink
+        self.network = network
         self.timeout_ns = timeout_ns
         self.shapes = [self._shape(rank) for rank in range(case.world)]
         heap_bytes = self.shapes[0].heap_bytes
+        if network is not None:
+            slot = max(shape.network_slot_bytes for shape in self.shapes)
+            heap_bytes += max(0, 4 * (slot - self.shapes[0].combine_bytes)) + 4096
         self.window = _native.Window.carve(heap_bytes, case.world)
-        self.machine = ptx.Machine(program, case.world, layout.seed, self._memory(heap_bytes))
-        heaps = [self._alloc(rank, heap_bytes, "heap") for rank in range(case.world)]
+        whole = (
+            heap_bytes
+            if network is None
+            else self.window.outputs(2) + 2 * self.window.combine.slot_bytes
+        )
+        self.machine = ptx.Machine(program, case.world, layout.seed, self._memory(whole))
+        heaps = [self._alloc(rank, whole, "heap") for rank in range(case.world)]
+        if network is not None:
+            queues = range(network.first_queue, network.first_queue + network.num_queues)
+            self.machine.join([heap.address for heap in heaps], whole, queues)
         self.ranks = [self._rank(rank, heaps) for rank in range(case.world)]
 
     def _shape(self, rank: int) -> _native.Shape:
@@ -127,7 +151,13 @@ class World:
     def _rank(self, rank: int, heaps: list[Area]) -> Rank:
         c, shape = self.case, self.shapes[rank]
         table = self._alloc(rank, 8 * c.world, "bases")
-        table.put(torch.tensor([heap.address for heap in heaps]))
+        bases = [heap.address for heap in heaps]
+        network, linked = 0, 0
+        if self.network is not None:
+            links = [self.network.links(rank, peer) for peer in range(c.world)]
+            bases = [bases[rank if link else peer] for peer, link in enumerate(links)]
+            network, linked = self._network(rank, links)
+        table.put(torch.tensor(bases))
         state = self._alloc(rank, _native.Launches.DEVICE_STATE_BYTES, "state")
         told = self._alloc(None, _native.Launches.HOST_STATE_BYTES, f"told{rank}")
         mask = self._alloc(rank, mask_bytes(c.world), "mask") if self.shrink else None
@@ -135,12 +165,14 @@ class World:
             bases=table.address,
             rank=rank,
             num_ranks=c.world,
-            heap_bytes=heaps[rank].tensor.numel(),
+            heap_bytes=self.window.num_bytes,
             device_state=state.address,
             host_state=told.address,
             host_view=told.tensor.data_ptr(),
             timeout_ns=self.timeout_ns,
             mask=0 if mask is None else mask.address,
+            network=network,
+            linked=linked,
         )
         chosen = c.max_tokens * c.topk
         row_bytes = c.hidden * 2
@@ -170,6 +202,23 @@ class World:
             mask=mask,
         )
 
+    def _network(self, rank: int, links: list[bool]) -> tuple[int, int]:
+        """What a rank's kernels know of the network: addresses of it, and of who is behind it."""
+        assert self.network is not None
+        numbers = range(
+            self.network.first_queue, self.network.first_queue + self.network.num_queues
+        )
+        queues = self._alloc(rank, 4 * len(numbers), "queues")
+        queues.put(torch.tensor(numbers, dtype=torch.int32))
+        sent = self._alloc(rank, 4 * self.case.world, "sent")
+        mail = self.window.mail.offset
+        content = _native.Launches.network(queues.address, len(numbers), sent.address, mail)
+        network = self._alloc(rank, len(content), "network")
+        network.put(torch.frombuffer(content, dtype=torch.uint8))
+        linked = self._alloc(rank, self.case.world, "linked")
+        linked.put(torch.tensor(links))
+        return network.address, linked.address
+
     def set_epochs(self, epoch: int) -> None:
         """Lets the buffers begin as if they had been used for long."""
         own = torch.tensor(np.array([epoch], np.uint32).view(np.int32))
@@ -178,6 +227,8 @@ class World:
             rank.state.tensor.view(torch.int32)[:8] = own
             desk = rank.heap.view(desks, torch.int32, self.case.world, 32)
             desk[:, 1 : 2 * words : 2] = own  # epochs are the high halves
+            boxes = rank.heap.view(self.window.mail.offset, torch.int32, self.case.world, 16)
+            boxes[:, 1::2] = own
 
     def fill(self, rank: int, inputs: Inputs) -> None:
         """A rank's tensors get new contents."""
@@ -207,7 +258,8 @@ class World:
         mine, c = self.ranks[rank], self.case
         recv_slot, combine_slot = slots
         layout = mine.layouts[recv_slot].address
-        answer = _native.Answer(recv_slot, combine_slot, c.zero_copy, c.logfmt, layout)
+        pulled = c.zero_copy and self.network is None
+        answer = _native.Answer(recv_slot, combine_slot, pulled, c.logfmt, layout)
         total = _native.Sum(
             mine.choices[combine_slot].address,
             mine.weights.address,
@@ -216,7 +268,9 @@ class World:
             mine.indices.address,
             c.idx == "int64",
         )
-        source = 0 if c.zero_copy else mine.outputs.address
+        source = 0 if pulled else mine.outputs.address
+        if c.zero_copy and not pulled:
+            source = mine.heap.area.address + self.window.outputs(combine_slot)
         ledger = mine.ledgers[recv_slot].address
         costs = mine.costs.address
         return mine.launches.combine(
@@ -254,6 +308,8 @@ class World:
         sizes = (shape.num_local, shape.max_rows, self.case.hidden)
         if self.case.zero_copy:
             start = self.window.combine.offset + slot * self.window.combine.slot_bytes
+            if self.network is not None:
+                start = self.window.outputs(slot)
             into = mine.heap.view(start, torch.bfloat16, *sizes)
         else:
             into = mine.outputs.tensor.view(torch.bfloat16).view(*sizes)

@@ -5,6 +5,7 @@ docs/memory_model.md says what the faults of gpu_mutants/ have shown.
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 from collections.abc import Iterator
@@ -28,31 +29,40 @@ pytestmark = [
 ]
 
 
-def kept(arch: str) -> str:
-    return gpu_kernels.kept_ptx(arch).read_text(encoding="utf-8")
+def kept(arch: str, route: str = "") -> str:
+    return gpu_kernels.kept_ptx(arch, route=route).read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="module")
-def unchanged() -> dict[str, ptx.Program]:
-    return {arch: ptx.load(kept(arch) + HELPERS) for arch in ("sm_80", "sm_90a")}
+NETWORK_RUNS = [run for run, what in RUNS.items() if what.network is not None]
 
 
-@pytest.mark.parametrize("run", RUNS)
-def test_kernels_are_right(unchanged: dict[str, ptx.Program], run: str) -> None:
-    assert RUNS[run].complaint(unchanged["sm_90a"]) == ""
+@functools.cache
+def unchanged(arch: str = "sm_90a", route: str = "") -> ptx.Program:
+    return ptx.load(kept(arch, route) + HELPERS)
+
+
+@pytest.mark.parametrize("run", sorted(set(RUNS) - set(NETWORK_RUNS)))
+def test_kernels_are_right(run: str) -> None:
+    assert RUNS[run].complaint(unchanged()) == ""
 
 
 @pytest.mark.parametrize("run", BEFORE_HOPPER)
-def test_kernels_are_right_before_hopper(unchanged: dict[str, ptx.Program], run: str) -> None:
-    assert RUNS[run].complaint(unchanged["sm_80"]) == ""
+def test_kernels_are_right_before_hopper(run: str) -> None:
+    assert RUNS[run].complaint(unchanged("sm_80")) == ""
+
+
+@pytest.mark.parametrize("route", gpu_kernels.ROUTES)
+@pytest.mark.parametrize("run", NETWORK_RUNS)
+def test_kernels_are_right_over_a_network(route: str, run: str) -> None:
+    assert RUNS[run].complaint(unchanged(route=route)) == ""
 
 
 def text_of(mutant: Mutant, folder: Path) -> str:
     """Its PTX."""
     csrc = copy_with(mutant.edits, folder)
     if not mutant.instructions:
-        return gpu_kernels.compile_ptx(csrc, mutant.arch)
-    text = kept(mutant.arch)
+        return gpu_kernels.compile_ptx(csrc, mutant.arch, route=mutant.route)
+    text = kept(mutant.arch, mutant.route)
     for old, new in mutant.instructions:
         assert old in text, f"the kernels do not use {old}"
         text = text.replace(old, new)

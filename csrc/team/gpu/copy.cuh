@@ -2,7 +2,7 @@
 // each.
 #pragma once
 
-#include "team/gpu/gpu_team.cuh"
+#include "team/gpu/link.cuh"
 
 DEEP_LL_TIER_BEGIN
 
@@ -119,7 +119,12 @@ TEAM_FN void put(const Team& team, std::byte* to, const std::byte* from, std::ui
     }
 }
 
-// Every peer's memory is mapped.
+// Where a row for a peer is built: in its memory, or where it waits to be shipped.
+TEAM_FN std::byte* row_place(const PeerMap& peers, const Place& to) {
+    return peers.ships_later(to.peer) ? peers.mine<std::byte>(to.waits)
+                                      : peers.at<std::byte>(to.peer, to.offset);
+}
+
 template <class Team>
 TEAM_FN void put_row(const Team& team,
                      const PeerMap& peers,
@@ -127,10 +132,10 @@ TEAM_FN void put_row(const Team& team,
                      const std::byte* from,
                      std::uint64_t bytes,
                      Store how) {
-    put(team, peers.at<std::byte>(to.peer, to.offset), from, bytes, how);
+    std::byte* target = row_place(peers, to);
+    if (kShipsLater && target == from) return;  // outputs that were written there
+    put(team, target, from, bytes, how);
 }
-template <class Team>
-TEAM_FN void ship(const Team&, const PeerMap&, const Place&, std::uint64_t) {}
 
 template <class Team>
 TEAM_FN void settle(const Team& team) {

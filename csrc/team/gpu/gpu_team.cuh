@@ -145,7 +145,6 @@ class GpuTeam {
     TEAM_FN std::uint32_t scratch_bytes() const { return scratch_.bytes; }
     mutable BulkState bulk{};
 
-   private:
     TEAM_FN static int sum_of_lanes_before(int value) {
         int sum = value;
         for (int step = 1; step < kWarpLanes; step *= 2) {
@@ -155,6 +154,7 @@ class GpuTeam {
         return sum - value;
     }
 
+   private:
     const int index_;
     const int count_;
     const Scratch scratch_;

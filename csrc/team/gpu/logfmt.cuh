@@ -116,14 +116,13 @@ template <class Team>
 TEAM_FN void put_logfmt(
     const Team& team, const PeerMap& peers, const Place& to, const bf16* row, int num_groups, Store) {
     const int chunk = static_cast<int>(team.half_bytes()) / (2 * LogGroup::kBytes) * 2;
-    const auto target = team.fan(1, [&](int) { return peers.at<std::byte>(to.peer, to.offset); });
+    const auto target = team.fan(1, [&](int) { return row_place(peers, to); });
     for (int first = 0; first < num_groups; first += chunk) {
         const int groups = min(chunk, num_groups - first);
         encode_groups(team, open_half(team), GroupRange{row, first, groups});
         put_half(team, target, 1, static_cast<std::uint64_t>(first) * LogGroup::kBytes,
                  static_cast<std::uint32_t>(logfmt_bytes(groups)));
     }
-    ship(team, peers, to, logfmt_bytes(num_groups));
 }
 
 // Eight channels of a row, as they came.

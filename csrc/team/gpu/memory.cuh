@@ -104,6 +104,16 @@ TEAM_FN std::uint32_t add_release_gpu(std::uint32_t* word, std::uint32_t value) 
     return before;
 }
 
+TEAM_FN void or_release_gpu(std::uint32_t* word, std::uint32_t bits) {
+    asm volatile("red.or.release.gpu.global.b32 [%0], %1;" ::"l"(word), "r"(bits) : "memory");
+}
+// What it was; 0 from now on.
+TEAM_FN std::uint32_t take_acquire_gpu(std::uint32_t* word) {
+    std::uint32_t before;
+    asm volatile("atom.exch.acquire.gpu.global.b32 %0, [%1], 0;" : "=r"(before) : "l"(word) : "memory");
+    return before;
+}
+
 TEAM_FN std::uint64_t now_ns() {
     std::uint64_t v;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(v));

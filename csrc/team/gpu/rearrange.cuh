@@ -64,6 +64,20 @@ TEAM_FN void enumerate(const Team& team,
     team.sync();
 }
 
+// By the first warp.
+template <class Team>
+TEAM_FN void running_sum(const Team& team, const std::uint32_t* numbers, int n, std::uint32_t* sums) {
+    std::uint32_t before = 0;
+    for (int start = 0; start < n && team.warp() == 0; start += kWarpLanes) {
+        const int i = start + lane_of_warp();
+        const int number = i < n ? static_cast<int>(numbers[i]) : 0;
+        const int here = Team::sum_of_lanes_before(number);
+        if (i < n) sums[i] = before + static_cast<std::uint32_t>(here);
+        before += static_cast<std::uint32_t>(__shfl_sync(kAllLanes, here + number, kWarpLanes - 1));
+    }
+    team.sync();
+}
+
 // out[c] = the sum of column c over the first `num_rows` rows; kTooLarge + r if the number of row r is more
 // than `most`. Sums are made of the numbers that were compared, whatever becomes of the table meanwhile.
 template <class Team>

@@ -1,7 +1,7 @@
 // signal.cuh: publishing and awaiting words of other ranks, of system scope.
 #pragma once
 
-#include "team/gpu/gpu_team.cuh"
+#include "team/gpu/link.cuh"
 #include "team/members.hpp"
 
 DEEP_LL_TIER_BEGIN
@@ -10,9 +10,12 @@ DEEP_LL_TIER_BEGIN
 // acquires one of them. The one fence makes a release of each store after it.
 template <class Team, int kWords>
 TEAM_FN void publish_all(const Team& team, const PeerMap& peers, const Word (&words)[kWords]) {
+    const LastTold last(peers, words);
     team.sync();
     team.lanes(peers.size, [&](int peer) {
         if (peers.is_masked(peer)) return;
+        if (peer == peers.rank) keep_boxes(peers, words);
+        if (peers.ships_later(peer)) return tell_by_network(peers, peer, words, last);
         if constexpr (kWords > 1) fence_release_sys();
 #pragma unroll
         for (const Word& word : words) {
@@ -44,6 +47,21 @@ TEAM_FN bool await_word(const std::uint64_t* word,
         if (now_ns() - start_ns > static_cast<std::uint64_t>(timeout_ns)) return false;
     }
     return epoch_of(load_acquire_sys(word)) - awaited.epoch <= awaited.most_ahead;
+}
+
+// What went to this rank by the network before such a word has landed. Not in time: false.
+TEAM_FN bool await_network(const PeerMap& peers,
+                           int rank,
+                           const std::uint64_t* word,
+                           const Awaited& awaited,
+                           std::uint64_t start_ns,
+                           std::int64_t timeout_ns) {
+    if (!peers.ships_later(rank)) return true;
+    const bool counted = awaited.parcel != Parcel::none;
+    const std::uint64_t* first = counted ? box_at(peers, rank, awaited.box()) : word;
+    if (!await_word(first, {awaited.phase, awaited.epoch, kAnyAhead}, start_ns, timeout_ns)) return false;
+    see_what_landed(first);
+    return true;
 }
 
 TEAM_FN void leave_note(const PeerMap& peers, int rank, std::uint64_t offset, std::uint64_t word) {
@@ -132,6 +150,7 @@ TEAM_FN bool await_all(const Team& team,
     const int late = team.first(peers.size, [&](int rank) {
         const std::uint64_t* word = &peers.mine<Signal>(signal_of(rank))->word;
         if (peers.is_masked(rank)) return false;
+        if (!await_network(peers, rank, word, awaited, start, policy.timeout_ns)) return true;
         const bool right = peers.can_shrink() ? await_member(team, peers, rank, word, awaited,
                                                              Vigil(policy.timeout_ns, start))
                                               : await_word(word, awaited, start, policy.timeout_ns);
@@ -146,7 +165,7 @@ TEAM_FN bool await_all(const Team& team,
         WaitOutcome outcome = WaitOutcome::beyond;
         for (int rank = 0; rank < peers.size; ++rank) {
             if (peers.is_masked(rank)) continue;
-            const std::uint64_t word = load_relaxed_sys(&peers.mine<Signal>(signal_of(rank))->word);
+            const std::uint64_t word = what_has_come(peers, rank, signal_of(rank), awaited.box());
             report.note(rank, word, awaited);
             if (!reached(word, awaited.epoch)) outcome = WaitOutcome::timeout;
         }

@@ -106,11 +106,16 @@ TEAM_FN void put_row(const Team& team,
         put(team, peers.at<std::byte>(to.peer, to.offset), from, bytes, how);
 }
 
-// What was written at a place, if that is behind a link.
+// To a place that is behind a link; nothing if it is not.
 template <class Team>
-TEAM_FN void ship(const Team&, const PeerMap& peers, const Place& place, std::uint64_t bytes) {
-    if (peers.is_linked(place.peer))
-        peers.link->put(place.peer, place.offset, peers.at<std::byte>(place.peer, place.offset), bytes);
+TEAM_FN void ship_from(
+    const Team&, const PeerMap& peers, const Place& place, const std::byte* from, std::uint64_t bytes) {
+    if (peers.is_linked(place.peer)) peers.link->put(place.peer, place.offset, from, bytes);
+}
+// What was written at that place.
+template <class Team>
+TEAM_FN void ship(const Team& team, const PeerMap& peers, const Place& place, std::uint64_t bytes) {
+    ship_from(team, peers, place, peers.at<std::byte>(place.peer, place.offset), bytes);
 }
 
 // The same row to targets.at(k), k < num_targets, where that is not null; it is read once.

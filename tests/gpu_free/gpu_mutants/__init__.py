@@ -2,6 +2,7 @@
 
 from .copies import COPIES
 from .kinds import Mutant
+from .network import NETWORKS
 from .numbers import NUMBERS
 from .orders import ORDERS
 from .protocol import PROTOCOL
@@ -16,6 +17,7 @@ _TABLES = {
     "copy": COPIES,
     "protocol": PROTOCOL,
     "number": NUMBERS,
+    "network": NETWORKS,
 }
 MUTANTS = {
     f"{kind}-{name}": mutant for kind, table in _TABLES.items() for name, mutant in table.items()

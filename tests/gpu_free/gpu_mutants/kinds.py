@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-MEMORY, TEAM, COPY, LEAGUE, SIGNAL, QUANTIZE, REARRANGE, REDUCE, LOGFMT = (
+MEMORY, TEAM, COPY, LEAGUE, SIGNAL, QUANTIZE, REARRANGE, REDUCE, LOGFMT, LINK, NETWORK = (
     f"team/gpu/{name}.cuh"
     for name in (
         "memory",
@@ -17,6 +17,8 @@ MEMORY, TEAM, COPY, LEAGUE, SIGNAL, QUANTIZE, REARRANGE, REDUCE, LOGFMT = (
         "rearrange",
         "reduce",
         "logfmt",
+        "link",
+        "network",
     )
 )
 DISPATCH, COMBINE, PHASES, ACCEPT, ARGS = (
@@ -34,6 +36,7 @@ class Mutant:
     sign: str = RACE  # what the error says
     equivalent: str = ""  # why nobody can notice it
     arch: str = "sm_90a"
+    route: str = ""  # of kernels with peers behind a network
 
     @property
     def instructions(self) -> list[tuple[str, str]]:

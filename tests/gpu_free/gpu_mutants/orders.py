@@ -25,7 +25,7 @@ def access(old: str, new: str, runs: str, **more: str) -> Mutant:
 def told_relaxed(file: str, signal: str, rest: str, runs: str) -> Mutant:
     """One of the signals that orders nothing."""
     mark = (WORDS, "struct Word {", "constexpr std::uint64_t kRelaxed = 1; struct Word {")
-    told = (file, f"Word{{{signal}, {rest}}}", f"Word{{{signal} + kRelaxed, {rest}}}")
+    told = (file, f"Word{{{signal}, {rest}", f"Word{{{signal} + kRelaxed, {rest}")
     where = (
         SIGNAL,
         "&peers.at<Signal>(peer, word.signal)->word; if constexpr (kWords > 1)",

@@ -32,6 +32,8 @@ def told(lie: str) -> tuple[str, str]:
     return f"lie_{lie}", "unnoticed|Fault"
 
 
+PUSHED = "RecvLayout::carve(shape).labels; team.share_blocks"
+SENT = "DEEP_LL_WIDE(send), DEEP_LL_SOLO(deliver)"
 LAST_RECV = "args.window.recv.slot(args.progress->dispatched - 1)"  # programs begin with slot 0
 AWAIT_CREDIT = "const std::uint32_t epoch = to_be_consumed(args);"
 UNPACKED = "right &= unpack_rows(team, args, layout"
@@ -101,7 +103,11 @@ PROTOCOL = {
         DISPATCH, "mine<std::byte>(args.recv() +", f"mine<std::byte>({LAST_RECV} +", "deferred", ANY
     ),
     "push_takes_the_last_slot": one(
-        COMBINE, "labels = args.recv() +", f"labels = {LAST_RECV} +", "deferred", ANY + "|Fault"
+        COMBINE,
+        f"labels = args.recv() + {PUSHED}",
+        f"labels = {LAST_RECV} + {PUSHED}",
+        "deferred",
+        ANY + "|Fault",
     ),
     "gather_takes_the_last_slot": one(
         COMBINE,
@@ -184,7 +190,7 @@ PROTOCOL = {
         *told("another_source_arrives"),
     ),
     "labels_are_believed_when_rows_go_back": one(
-        COMBINE, "if (!origin.is_inside(shape) ||", "if (", *told("token_goes_back")
+        COMBINE, "return origin.is_inside(args.shape) &&", "return", *told("token_goes_back")
     ),
     "next_phase_runs_all_the_same": one(
         LEAGUE,
@@ -216,8 +222,8 @@ PROTOCOL = {
     ),
     "placed_before_announced": one(
         PHASES,
-        "DEEP_LL_SOLO(announce), DEEP_LL_SOLO(place)",
-        "DEEP_LL_SOLO(place), DEEP_LL_SOLO(announce)",
+        f"DEEP_LL_SOLO(announce), DEEP_LL_SOLO(place), {SENT}",
+        f"DEEP_LL_SOLO(place), DEEP_LL_SOLO(announce), {SENT}",
         "few",
         "Hang",
     ),

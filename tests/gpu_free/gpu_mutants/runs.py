@@ -9,7 +9,7 @@ import ptx
 from cases import Case
 from gpu_lies import LIES
 from gpu_programs import Batch, free_running, hooks, plain
-from gpu_world import SEND, TIMEOUT_NS, Layout, World
+from gpu_world import SEND, TIMEOUT_NS, Layout, Network, World
 from late_programs import (
     BAD_CHOICE,
     FAILED,
@@ -39,12 +39,13 @@ class Run:
     may_fail: bool = False
     timeout_ns: int = TIMEOUT_NS
     shrink: bool = False
+    network: Network | None = None
 
     def worlds(self, program: Program) -> Iterable[World]:
         for seed in range(self.seeds):
             blocks, warps = self.layouts[seed % len(self.layouts)]
             layout = Layout(blocks, warps, seed)
-            yield World(program, self.case, layout, self.timeout_ns, self.shrink)
+            yield World(program, self.case, layout, self.timeout_ns, self.shrink, self.network)
 
     def complaint(self, program: Program) -> str:
         """What was wrong; nothing: nothing was."""
@@ -202,6 +203,16 @@ RUNS = {
             "token_goes_back",
         )
     },
+    # Peers behind a network
+    "net": Run(plain, Case(**THREE), ((2, 4), ONE_BLOCK), 4, network=Network()),
+    "net_nodes": Run(
+        plain, Case(world=4, tokens=4, max_tokens=4), ((2, 4),), 2, network=Network(2)
+    ),
+    "net_hooks": Run(hooks, Case(**THREE), (ONE_BLOCK, (2, 4)), 4, network=Network()),
+    "net_free": Run(
+        free_running, Case(**THREE, rounds=4), ((2, 4), ONE_BLOCK), 4, network=Network()
+    ),
+    "net_late": Run(late_combines, Case(**THREE), (ONE_BLOCK, (2, 4)), 4, network=Network()),
     # Ranks that may be left out
     "shrinkable": Run(free_running, Case(**THREE, rounds=3), ((2, 4), ONE_BLOCK), 3, shrink=True),
     "lost": Run(rows_are_lost, Case(**ALL), (ONE_BLOCK,), 1, timeout_ns=SOON_NS, shrink=True),

@@ -83,7 +83,7 @@ SYNCS = {
     ),
     "offer": without(
         COMBINE,
-        "combined_value(args)}});",
+        "combined_value(args), Parcel::outputs}});",
         SYNC,
         "",
         "few four late",

@@ -44,6 +44,13 @@ SIGNATURES = {
     ),
     "ptx_data": (ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64]),
     "ptx_symbols": (None, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32]),
+    "ptx_network": (
+        None,
+        [
+            *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64),
+            *(ctypes.c_int64, ctypes.c_uint32),
+        ],
+    ),
     "ptx_launch": (
         None,
         [

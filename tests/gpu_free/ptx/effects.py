@@ -56,12 +56,51 @@ def _strength(i: Instruction, default: str = "") -> tuple[int, int]:
     return ORDERS.get(order, 0), SCOPES[scope or "gpu"]
 
 
+def _argument(i: Instruction, text: str) -> int | None:
+    """Where an argument or result of a call is kept, whose address `[param0+0]` names; None: it is
+    something else."""
+    name, _, offset = text.strip("[]").partition("+")
+    found = i.scope.find("registers", name)
+    if "param" not in i.parts.left or found is None or not name.isidentifier():
+        return None
+    if offset not in ("", "0"):
+        raise i.unknown("a part of an argument")
+    i.parts.take("param")
+    return found.slot
+
+
+# NVSHMEM's functions: what executes them, and which of their arguments come in which order.
+_CALLS = {
+    "nvshmemx_qp_char_put_nbi_warp": ("net.put", (0, 1, 2, 3, 4), 1),
+    "nvshmemx_putmem_signal_nbi_warp": ("net.put", (0, 1, 2, 6, 3, 4, 5), 0),
+    "nvshmemx_qp_signal_op": ("net.add", (0, 1, 2, 3, 4), 1),
+    "nvshmemx_signal_op": ("net.add", (0, 1, 2, 3), 0),
+    "nvshmemx_qp_fence": ("net.fence", (0, 1, 2), 1),
+    "nvshmem_uint64_test": ("net.test", (0, 1, 2), 0),
+}
+
+
+def call(i: Instruction) -> None:
+    """Of a function that a network stands behind; there are no others."""
+    i.parts.take("uni")
+    results = i.vector("{" + i.args.pop(0).strip("() ") + "}") if i.args[0][0] == "(" else []
+    name, *rest = i.args
+    if name not in _CALLS:
+        raise i.unknown("a call")
+    handler, order, has_queue = _CALLS[name]
+    given = [part.strip() for part in rest[0].strip("() ").split(",")]
+    sources = [i.src(given[place]) for place in order]
+    i.emit(handler, [i.dst(result) for result in results], sources, [has_queue])
+
+
 def load(i: Instruction) -> None:
     i.parts.drop("unified")
     log_size, kind = _element(i)
     _hints(i, 2)
     i.parts.take("v2", "v4", "v8")
     targets = [i.dst(name) for name in i.vector(i.args[0])]
+    if (result := _argument(i, i.args[1])) is not None:
+        return i.emit(f"mov.{8 << log_size}", targets, [result])
     base, offset = i.address(i.args[1])
     if i.parts.take("param", "param::entry"):
         return i.emit("ld.param", targets, [base], [0, 0, 0, log_size, kind, 0, offset])
@@ -74,8 +113,11 @@ def store(i: Instruction) -> None:
     log_size, kind = _element(i)
     _hints(i, 2)
     i.parts.take("v2", "v4", "v8")
-    base, offset = i.address(i.args[0])
     values = [i.src(name) for name in i.vector(i.args[1])]
+    if (argument := _argument(i, i.args[0])) is not None:
+        i.emit(f"mov.{8 << log_size}", [argument], values)
+        return
+    base, offset = i.address(i.args[0])
     space, (order, strength) = _space(i), _strength(i)
     i.emit("st", [], [base, *values], [space, order, strength, log_size, kind, 0, offset])
 
@@ -287,6 +329,7 @@ FAMILIES = {
     "elect": elect,
     "cp": bulk,
     "mbarrier": mbarrier,
+    "call": call,
     "cvta": convert_address,
     "isspacep": is_space,
     "bra": branch,

@@ -34,6 +34,8 @@ class Machine:
     check_uninitialised = True
     # Steps that a bulk copy may lag behind; random below this.
     copy_delay = 400
+    # The same of messages over the network; a few are thirty times as late.
+    network_delay = 3000
     # Whether a bulk load needs a proxy fence after generic accesses to the place it overwrites.
     overwrite_needs_fence = True
 
@@ -74,6 +76,14 @@ class Machine:
             raise IndexError(f"{nbytes} bytes at {address:#x} are not within one allocation")
         return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(data), dtype)
 
+    def join(self, addresses: list[int], nbytes: int, queues: Iterable[int] = ()) -> None:
+        """From now on kernels can call NVSHMEM: `nbytes` at each GPU's address are symmetric, and
+        queue pairs have these numbers, which follow each other."""
+        table = (ctypes.c_uint64 * self.num_gpus)(*addresses)
+        handles = list(queues)
+        first = handles[0] if handles else 0
+        self._engine.ptx_network(self._handle, table, nbytes, first, len(handles))
+
     def launch(
         self,
         gpu: int,
@@ -102,9 +112,10 @@ class Machine:
         """Executes all that is enqueued. What was run before is ordered before it."""
         if self._ended:
             raise RuntimeError(f"this machine ended with: {self._ended}")
-        options = (ctypes.c_uint64 * 7)(
+        options = (ctypes.c_uint64 * 8)(
             *(self.ns_per_step, self.hang_steps, self.resident_blocks, self.split_one_in),
             *(self.check_uninitialised, self.copy_delay, self.overwrite_needs_fence),
+            self.network_delay,
         )
         self._engine.ptx_options(self._handle, options)
         steps = ctypes.c_uint64(0)

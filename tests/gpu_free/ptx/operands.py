@@ -158,14 +158,14 @@ class Instruction:
     def emit(self, name: str, dst: list[int], src: list[int], nums=(), target: int = 0) -> None:
         if not (code := handler(name)):
             raise self.unknown()
-        if len(dst) > 4 or len(src) > 6:
+        if len(dst) > 4 or len(src) > 8:
             raise self.unknown("too many operands")
         self.output.records.append(
             [
                 *(code, self.guard, self.negated, target, len(self.output.texts)),
                 *(len(dst), len(src)),
                 *(dst + [SINK] * 4)[:4],
-                *(src + [SINK] * 6)[:6],
+                *(src + [SINK] * 8)[:8],
                 *([int(num) for num in nums] + [0] * 7)[:7],
             ]
         )

@@ -21,6 +21,7 @@ PARAMETER = re.compile(
     r"\.param\s+(?:\.align\s+(?P<align>\d+)\s+)?\.(?P<type>\w+)\s+(?:\.ptr[^,]*?\s)?"
     r"(?:\.align\s+\d+\s+)?(?P<name>[\w$]+)(?:\[(?P<count>\d+)\])?\s*$"
 )
+ARGUMENT = re.compile(r"\.param\s+\.(?P<type>\w+)\s+(?P<name>[\w$]+)$")  # of a call, or its result
 REGISTER = re.compile(r"\.reg\s+\.(?P<type>\w+)\s+(?P<names>.*)$", re.S)
 BITS = {"pred": 1}
 
@@ -213,7 +214,9 @@ def literal(text: str, size: int = 8) -> int:
 
 def _inside(module: Module, function: Function, statement: Statement) -> None:
     text, scope = statement.text, statement.scope
-    if (match := REGISTER.match(text)) is not None:
+    if (match := ARGUMENT.match(text)) is not None:
+        scope.declare(match["name"], bits_of(match["type"]))
+    elif (match := REGISTER.match(text)) is not None:
         for name in (part.strip() for part in match["names"].split(",")):
             many = re.fullmatch(r"([\w$%]+)<(\d+)>", name)
             names = [f"{many[1]}{i}" for i in range(int(many[2]))] if many else [name]

@@ -27,10 +27,11 @@ void add_all() {
     add_barrier_ops();
     add_bulk_ops();
     add_mbarrier_ops();
+    add_network_ops();
 }
 
 // The numbers of one instruction, as decode.py lays them out.
-constexpr std::size_t kRecord = 24;
+constexpr std::size_t kRecord = 26;
 
 Instr decoded(const i64* record) {
     Instr instr{};
@@ -42,8 +43,8 @@ Instr decoded(const i64* record) {
     instr.num_dst = static_cast<u8>(record[5]);
     instr.num_src = static_cast<u8>(record[6]);
     for (int i = 0; i < 4; ++i) instr.dst[i] = static_cast<i32>(record[7 + i]);
-    for (int i = 0; i < 6; ++i) instr.src[i] = static_cast<i32>(record[11 + i]);
-    for (int i = 0; i < 7; ++i) instr.num[i] = record[17 + i];
+    for (int i = 0; i < 8; ++i) instr.src[i] = static_cast<i32>(record[11 + i]);
+    for (int i = 0; i < 7; ++i) instr.num[i] = record[19 + i];
     return instr;
 }
 
@@ -124,6 +125,7 @@ void ptx_options(void* session, const u64* values) {
     machine.options.check_uninitialised = values[4] != 0;
     machine.options.copy_delay = static_cast<u32>(values[5]);
     machine.shadow.war_needs_fence = values[6] != 0;
+    machine.options.network_delay = static_cast<u32>(values[7]);
 }
 
 // Returns the address; 0: no room.
@@ -145,6 +147,17 @@ void ptx_symbols(void* session, const u64* addresses, u32 num_symbols, u32 num_g
     auto& machine = static_cast<ptx::Session*>(session)->machine;
     machine.num_symbols = num_symbols;
     machine.symbols.assign(addresses, addresses + u64{num_symbols} * num_gpus);
+}
+
+// addresses: of each GPU's memory that others reach by the network; handles of queues: first_queue and so on.
+void ptx_network(void* session, const u64* addresses, u64 bytes, i64 first_queue, u32 num_queues) {
+    auto& machine = static_cast<ptx::Session*>(session)->machine;
+    machine.network.heaps.clear();
+    for (u32 gpu = 0; gpu < machine.num_gpus; ++gpu)
+        machine.network.heaps.push_back(addresses[gpu] - ptx::kBase);
+    machine.network.bytes = bytes;
+    machine.network.first_queue = first_queue;
+    machine.network.num_queues = num_queues;
 }
 
 // geometry: grid x y z, block x y z.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "memory.hpp"
+#include "network.hpp"
 #include "shadow.hpp"
 
 namespace ptx {
@@ -36,7 +37,7 @@ struct Instr {
     u32 target, text;
     u8 num_dst, num_src;
     i32 dst[4];
-    i32 src[6];  // negative: a constant
+    i32 src[8];  // negative: a constant
     i64 num[7];  // modifiers, as decode.py writes them for this kind of instruction
 };
 
@@ -177,7 +178,8 @@ struct Options {
     u32 resident_blocks = 0;  // 0: all
     u32 split_one_in = 256;   // how often lanes that run together part; 0: never
     bool check_uninitialised = true;
-    u32 copy_delay = 400;  // steps that a bulk copy may be late
+    u32 copy_delay = 400;      // steps that a bulk copy may be late
+    u32 network_delay = 3000;  // and most messages
 };
 
 class Machine final : public World {
@@ -228,6 +230,13 @@ class Machine final : public World {
     bool advance_copies(bool force);
     void arrive(Mbarrier& mbarrier, u32 count);
 
+    // network.cpp. A message on its way: from now on it may land, whatever its sender does.
+    void send(Message message, u32 thread);
+    // What the thread knows to have been sent by then lands before what goes into that queue afterwards.
+    void fence_queue(u32 thread, const Route& route);
+    // Lets some of a message land; false: there is none. Forced: even if it would be late on its own.
+    bool advance_network(bool force);
+
     Program program;
     Memory memory;
     Shadow shadow;
@@ -240,6 +249,7 @@ class Machine final : public World {
     u32 num_symbols = 0;
     std::unordered_map<u64, Mbarrier> mbarriers;
     std::unordered_map<u32, BulkGroups> bulk;  // by thread
+    Network network;
 
    private:
     std::string nearest(u64 address) const;
@@ -261,6 +271,11 @@ class Machine final : public World {
     Actor copier(const Copy& copy, bool writes) const;
     void read_piece(Copy& copy, u32 bytes);
     void write_piece(Copy& copy, u32 bytes);
+    u64 late();
+    bool begin_landing(Message& message);
+    void land_piece(Message& message);
+    void land_signal(Message& message);
+    Actor lander(const Message& message, u32 cls, bool writes) const;
 
     std::map<std::pair<u32, u32>, Stream> streams_;
     std::vector<Stream*> active_;

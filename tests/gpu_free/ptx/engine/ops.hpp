@@ -33,7 +33,7 @@ inline u64 put(T value) {
 }
 
 struct Sources {
-    const u64* lanes[6];
+    const u64* lanes[8];
 
     Sources(const Machine& machine, Warp& warp, const Instr& instr) {
         for (u32 i = 0; i < instr.num_src; ++i) lanes[i] = machine.value(warp, instr.src[i]);
@@ -77,5 +77,12 @@ void add_warp_ops();
 void add_barrier_ops();
 void add_bulk_ops();
 void add_mbarrier_ops();
+void add_network_ops();
+
+// The lanes that execute the instruction now; 0: not all that `members` names are here yet. Barriers meet at
+// any bar.warp.sync, the others at the same instruction.
+u32 gather(Machine& machine, Warp& warp, const Instr& instr, u32 mask, const u64* members, bool anywhere);
+// They go on.
+Next done(Warp& warp, u32 lanes);
 
 }  // namespace ptx

@@ -43,6 +43,7 @@ void Machine::prepare() {
     free_agents_.clear();
     for (u32 agent = num_lanes_; agent < total; ++agent) free_agents_.push_back(agent);
     bulk.clear();
+    network.begin_run();
     for (Stream* stream : active_) {
         stream->known = ClockRef(total);
         stream->time = 1;
@@ -60,9 +61,12 @@ u64 Machine::run(u64 max_steps) {
         bool moved = turn(stream);
         if (!moved)
             for (Stream* other : std::vector<Stream*>(active_)) moved = moved || turn(*other);
-        if (!moved && !advance_copies(true)) hang("no lane can go on");
+        if (!moved && !advance_copies(true) && !advance_network(true)) hang("no lane can go on");
         if (steps - changed > options.hang_steps) hang("lanes go on, but nothing in memory changes");
         if (steps - before > max_steps) hang("more steps than allowed");
+    }
+    // What is on its way lands, though nobody waits for it.
+    while (advance_network(true)) {
     }
     return steps - before;
 }
@@ -200,6 +204,7 @@ bool Machine::turn(Stream& stream) {
     bool moved = false;
     for (u32 left = 1 + random.below(kTurn); left != 0 && warp->runnable(); --left) {
         if ((steps & 15) == 0) advance_copies(false);
+        if ((steps & 15) == 8) advance_network(false);
         const u64 before = moves_;
         const bool more = step(*warp);
         moved = moved || moves_ != before;

@@ -3,12 +3,6 @@
 
 namespace ptx {
 
-namespace {
-
-constexpr u64 kGarbage = 0xdeadbeefdeadbeefull;  // what a lane that does not take part gives
-
-// The lanes that execute the instruction now; 0: not all that `members` names are here yet. Barriers meet at
-// any bar.warp.sync, the others at the same instruction.
 u32 gather(Machine& machine, Warp& warp, const Instr& instr, u32 mask, const u64* members, bool anywhere) {
     for (u32 left = mask; left != 0;) {
         const u32 first = static_cast<u32>(__builtin_ctz(left));
@@ -37,6 +31,10 @@ Next done(Warp& warp, u32 lanes) {
     each(lanes, [&](u32 lane) { ++warp.pc[lane]; });
     return Next::placed;
 }
+
+namespace {
+
+constexpr u64 kGarbage = 0xdeadbeefdeadbeefull;  // what a lane that does not take part gives
 
 enum Mode : int { kUp, kDown, kButterfly, kIndex };
 

@@ -1,0 +1,2 @@
+// Everything is in nvshmem.h.
+#pragma once
