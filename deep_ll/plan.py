@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -105,18 +104,16 @@ def expected_bytes(shape: Shape, num_linked: int = 0) -> int:
 
 def _link_bytes(shape: Shape, num_linked: int) -> int:
     """What a link adds: rows for such peers, which lie in this rank's own memory until they are
-    sent; messages; and outputs for zero-copy combines, which others cannot read in the heap.
-
-    Rows lie behind those of the ranks before, whose number differs from round to round: in time
-    more pages are touched than a round needs. Four standard deviations to both sides are counted.
+    sent, on pages of their own for each expert; messages; and outputs for zero-copy combines,
+    which others cannot read in the heap.
     """
     rows = shape.num_topk * shape.max_tokens
-    mean = rows / shape.num_experts
-    spread = mean + 8 * math.sqrt(mean * shape.num_ranks / 2)
-    sent = num_linked * shape.experts_per_rank * min(spread, shape.max_rows)
+    num_experts = num_linked * shape.experts_per_rank
+    row_bytes = shape.row_bytes + shape.label_bytes
+    sent = num_experts * (rows / shape.num_experts * row_bytes + 2 * _PAGE)
     messages = num_linked * _native.MESSAGES_PER_PEER * _native.MESSAGE_BYTES
     outputs = 2 * rows * 2 * shape.hidden
-    return int(2 * sent * (shape.row_bytes + shape.label_bytes)) + messages + outputs
+    return int(sent) + messages + outputs
 
 
 def _worst_bytes(window: Window, heap: AnyHeap) -> int:

@@ -139,7 +139,9 @@ def test_plan_counts_what_a_link_needs(
         num_linked = topology.kinds(rank, 4).count("link")
         assert told.worst >= (1 + num_linked) * told.heap
         assert told.expected < told.worst
-        assert 0.6 * told.expected < told.used < 1.5 * told.expected, told
+        # Rows that arrive lie elsewhere in each round; what is sent over a link leaves nothing behind.
+        most = 1.1 if num_linked else 1.5
+        assert 0.6 * told.expected < told.used < most * told.expected, told
 
 
 def refused(group: Any, topology: Topology) -> str:

@@ -1,6 +1,8 @@
 // exchange.cpp: fills the kernels' structs.
 #include "bindings/exchange.hpp"
 
+#include <sys/mman.h>
+
 #include <utility>
 
 #include "core/logfmt.hpp"
@@ -99,7 +101,18 @@ bool Exchange::dispatch_send(const Shape& shape,
     const Watch::Call call(watch_, "dispatch", progress_.dispatched + 1);
     const bool done = kernels_.dispatch_send(pool_, num_teams(options), args);
     if (done) count_sent(args);
+    if (link_ != nullptr) free_sent(batch.slot);
     return done;
+}
+
+// What was written for linked peers is in messages by now. Rows lie elsewhere in each round: if their pages
+// stayed, there would be many times more of them in the end than a round needs.
+void Exchange::free_sent(std::uint32_t recv_slot) const {
+    const std::uint64_t first = round_up(window_.recv.slot(recv_slot), kPage);
+    const std::uint64_t last = (window_.recv.slot(recv_slot) + window_.recv.slot_bytes) / kPage * kPage;
+    for (std::size_t peer = 0; peer < linked_.size(); ++peer)
+        if (linked_[peer] != 0 && first < last)
+            madvise(pointer<void>(bases_[peer] + first), last - first, MADV_REMOVE);
 }
 
 // Rows of a dispatch, with their labels.

@@ -92,6 +92,7 @@ class Exchange {
     Common common(const Shape& shape, const CallOptions& options, std::uint64_t ledger);
     void count_sent(const Common& args);
     void count_returned(const CombineArgs& args);
+    void free_sent(std::uint32_t recv_slot) const;
     int num_teams(const CallOptions& options) const { return options.small ? 1 : pool_.num_teams(); }
 
     std::vector<std::uint64_t> bases_;
