@@ -13,7 +13,7 @@ import memory_work
 import pytest
 from cases import Case
 from exchange import make_buffer, round_trip
-from topologies import ALL_LINK, ALL_P2P, Topology, make_linked_buffer, nodes_of
+from topologies import ALL_LINK, ALL_P2P, Topology, nodes_of
 
 import deep_ll
 from deep_ll import _native
@@ -139,14 +139,14 @@ def test_plan_counts_what_a_link_needs(
         num_linked = topology.kinds(rank, 4).count("link")
         assert told.worst >= (1 + num_linked) * told.heap
         assert told.expected < told.worst
-        # Rows that arrive lie elsewhere in each round; what is sent over a link leaves nothing behind.
+        # Rows that arrive lie elsewhere in each round; what is sent leaves nothing behind.
         most = 1.1 if num_linked else 1.5
         assert 0.6 * told.expected < told.used < most * told.expected, told
 
 
-def refused(group: Any, topology: Topology) -> str:
+def refused(group: Any, allow: bool | None) -> str:
     try:
-        make_linked_buffer(group, CASE, topology).destroy()
+        make_buffer(group, CASE, allow_nvlink_traffic=allow).destroy()
     except deep_ll.HeapMemoryError as error:
         return str(error)
     return ""
@@ -155,8 +155,8 @@ def refused(group: Any, topology: Topology) -> str:
 def test_link_is_counted_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thread ranks have no link, but hear of the memory first."""
     monkeypatch.setattr(memory, "available_bytes", lambda: 4 << 20)
-    assert run_ranks(2, refused, ALL_P2P) == ["", ""]
-    for text in run_ranks(2, refused, ALL_LINK):
+    assert run_ranks(2, refused, None) == ["", ""]
+    for text in run_ranks(2, refused, False):
         assert "2 ranks on this host" in text
         assert "4.0 MiB are free" in text
 

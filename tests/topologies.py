@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -62,7 +63,9 @@ def nodes_of(num_ranks: int) -> Topology:
 
 @contextlib.contextmanager
 def environment(variables: dict[str, str]) -> Iterator[None]:
-    """These variables and no others that choose paths; afterwards as before."""
+    """These variables and no others that choose paths; afterwards as before. Not for ranks that are
+    threads: they share them."""
+    assert threading.current_thread() is threading.main_thread()
     before = dict(os.environ)
     for name in ("NVSHMEM_DISABLE_P2P", "DEEP_LL_RANKS_PER_NODE", "DEEP_LL_LIBUCP"):
         os.environ.pop(name, None)
