@@ -29,6 +29,7 @@ from setuptools.errors import CompileError
 # A build backend runs this file without its folder being on the path.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import setup_cuda
+import setup_network
 import setup_nvcc
 
 CSRC = Path("csrc")
@@ -152,7 +153,14 @@ class TieredBuild(build_ext):
             return lambda: None
         build = setup_cuda.KernelBuild(nvcc, Path(self.build_temp), self._run, self.force)
         tiers = workers.map(build.compile, setup_cuda.TIERS)
-        return lambda: build.install(list(tiers), target)
+        network = setup_network.NetworkBuild(nvcc, Path(self.build_temp), self._run, self.force)
+        modules = workers.map(network.compile, setup_network.trees())
+
+        def install() -> None:
+            build.install(list(tiers), target)
+            network.install(list(modules), target)
+
+        return install
 
     def _compile(self, cxx: list[str], source: Path, tier: str | None) -> Path:
         flags = [*COMMON, f"-I{CSRC}", *shlex.split(os.environ.get("CXXFLAGS", ""))]

@@ -83,7 +83,7 @@ class KernelBuild:
         mark = f"{zlib.crc32(key.encode()):08x}"
         fatbin = self.folder / f"ep_{tier}-{mark}.fatbin"
         described = fatbin.with_suffix(".json")
-        if self.force or not _is_fresh(described, self.sources):
+        if self.force or not is_fresh(described, self.sources):
             scratch = self.folder / f"{tier}-{os.getpid()}"
             shutil.rmtree(scratch, ignore_errors=True)
             scratch.mkdir(parents=True)
@@ -128,7 +128,8 @@ def digest() -> str:
     return whole.hexdigest()
 
 
-def _is_fresh(described: Path, wanted: str) -> bool:
+def is_fresh(described: Path, wanted: str) -> bool:
+    """Whether what is described there was made from this text."""
     if not described.exists():
         return False
     return bool(json.loads(described.read_text(encoding="utf-8"))["sources"] == wanted)

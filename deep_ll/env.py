@@ -56,6 +56,11 @@ VARIABLES = (
         "multiprocessors that a kernel on a GPU uses",
     ),
     Variable(
+        "DEEP_LL_FORCE_LINK",
+        "0",
+        "for checks, on GPUs: 1: the kernels for networks are used for all peers, mapped ones too",
+    ),
+    Variable(
         "NVSHMEM_DISABLE_P2P",
         "0",
         "1: peers' memory is not mapped, all goes over the network",
@@ -63,12 +68,12 @@ VARIABLES = (
     Variable(
         "NVSHMEM_QP_DEPTH",
         "1024",
-        "what `Buffer.nvshmem_qp_depth` says; nothing here depends on it",
+        "what `Buffer.nvshmem_qp_depth` says: messages of a GPU that a queue pair to a peer holds",
     ),
     Variable(
         "DEEP_LL_RANKS_PER_NODE",
         "0",
-        "on CPUs: each so many ranks count as a node, between which no memory is mapped; 0: by "
+        "each so many ranks count as a node, between which no memory is mapped; 0: by "
         "what can be mapped",
     ),
     Variable(
@@ -109,6 +114,7 @@ class Settings:
     streaming: bool | None
     device: str
     num_sms: int
+    force_link: bool
     disable_p2p: bool | None
     ranks_per_node: int
     libucp: str
@@ -137,6 +143,7 @@ def settings() -> Settings:
         streaming=_streaming(_text("DEEP_LL_STREAMING")),
         device=_device(_text("DEEP_LL_DEVICE")),
         num_sms=_from_one("DEEP_LL_NUM_SMS"),
+        force_link=_switch("DEEP_LL_FORCE_LINK"),
         disable_p2p=_disable_p2p(os.environ.get("NVSHMEM_DISABLE_P2P", "")),
         ranks_per_node=_ranks_per_node(_text("DEEP_LL_RANKS_PER_NODE")),
         libucp=_libucp(_text("DEEP_LL_LIBUCP")),
@@ -202,6 +209,13 @@ def _device(value: str) -> str:
     if value not in ("auto", "cpu", "cuda"):
         raise _refuse("DEEP_LL_DEVICE", value, "auto, cpu or cuda")
     return value
+
+
+def _switch(name: str) -> bool:
+    value = _text(name)
+    if value not in ("0", "1"):
+        raise _refuse(name, value, "0 or 1")
+    return value == "1"
 
 
 def _disable_p2p(value: str) -> bool | None:

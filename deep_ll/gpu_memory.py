@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from deep_ll import _native
-from deep_ll.errors import OrderError
+from deep_ll.errors import ArgumentError, OrderError
 from deep_ll.gpu_streams import is_captured
 from deep_ll.kinds import Kinds
 from deep_ll.members import Members, mask_bytes
 from deep_ll.runtime.cuda.host_memory import HostMemory, host_memory
 
 if TYPE_CHECKING:
+    from deep_ll._native import Shape
     from deep_ll.kernels import Kernels
     from deep_ll.kinds import Kind, Sizes
     from deep_ll.runtime.cuda.device import Device
@@ -86,7 +87,7 @@ class GpuKinds(Kinds):
     def __init__(
         self, memory: GpuMemory, row_major_scales: bool, device: Device, kernels: Kernels
     ) -> None:
-        heap = memory.heap
+        heap = self._gpu_heap = memory.heap
         window = _native.Window.carve(heap.num_bytes, heap.num_ranks)
         super().__init__(heap, window, None, row_major_scales)
         self._memory, self._device, self._kernels = memory.kinds, device, kernels
@@ -104,7 +105,32 @@ class GpuKinds(Kinds):
 
     def _make(self, sizes: Sizes) -> Kind:
         self._refuse_in_capture(sizes)
-        return super()._make(sizes)
+        kind = super()._make(sizes)
+        if self._gpu_heap.network is None:
+            return kind
+        return kind._replace(combine=(self._outputs_of(kind, 0), self._outputs_of(kind, 1)))
+
+    def _outputs_of(self, kind: Kind, slot: int) -> torch.Tensor:
+        """Where experts write that outputs wait for a network: as `combine_view`."""
+        sizes = (kind.num_local, kind.max_rows, kind.sizes.hidden)
+        return self._gpu_heap.view(self._window.outputs(slot), torch.bfloat16, *sizes)
+
+    def _check_room(self, shape: Shape) -> None:
+        super()._check_room(shape)
+        heap = self._gpu_heap
+        if heap.network is None:
+            return
+        heap.network.check_depth(shape)
+        needed, slot = shape.network_slot_bytes, self._window.combine.slot_bytes
+        if needed > slot:
+            # A 128th of what is added goes to counts, in steps of lines.
+            more = 4 * (needed - slot) * 64 // 63 + (heap.num_ranks + 64) * 128
+            raise ArgumentError(
+                f"num_max_dispatch_tokens_per_rank={shape.max_tokens}, top-k {shape.num_topk}, "
+                f"hidden={shape.hidden}: rows on their way over a network need {needed} bytes of "
+                f"each of four parts of the heap, which have {slot}: make the buffer with "
+                f"num_rdma_bytes={heap.num_bytes + more}"
+            )
 
     def _pair(self, count: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         return self._device.empty(count, dtype), self._device.empty(count, dtype)

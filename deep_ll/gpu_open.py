@@ -12,6 +12,7 @@ from deep_ll.gpu_memory import GpuMemory
 from deep_ll.gpu_session import GpuSession
 from deep_ll.gpu_streams import Streams, is_captured
 from deep_ll.runtime.cuda import loopback, nvshmem, preflight
+from deep_ll.runtime.cuda.demand import Demand
 from deep_ll.runtime.cuda.device import Device
 from deep_ll.runtime.cuda.together import together
 
@@ -35,25 +36,27 @@ def open_gpu_session(
 
     Raises:
         GpuUnavailable: something that GPUs need is missing; the message has the cures.
-        LinkUnavailable: peers may not be reached by load and store; there is no other way yet.
+        LinkUnavailable: peers may not be reached by load and store, and there is no network.
         OrderError: a CUDA graph is being captured.
         PeerError: another rank failed; it says which and why.
     """
     with together(group, "checking what GPUs need"):
-        if wish.refused and group.size > 1:
+        if wish.refused and group.in_process and group.size > 1:
             raise LinkUnavailable(
-                f"{wish.refused}, but in this version GPUs reach peers by load and store alone: "
-                "leave it out"
+                f"{wish.refused}, but ranks that are threads share a GPU and reach each other by "
+                "load and store alone: leave it out"
             )
         device = _usable_device(place, nvshmem=not group.in_process)
     if group.in_process:
         heap = loopback.open_heap(group, num_bytes, device)
     else:
-        heap = nvshmem.open_heap(group, num_bytes, device, options.allow_pcie_p2p)
+        demand = Demand(wish, settings.force_link)
+        heap = nvshmem.open_heap(group, num_bytes, device, options.allow_pcie_p2p, demand)
         heap = replace(heap, settings=tuple(nvshmem.settings()), _release=heap.close)
     session: GpuSession | None = None
     try:
         with together(group, "making what works on a heap"):
+            _refuse_shrinking(heap, options.enable_shrink)
             num_sms = _num_sms(heap, device, options.num_sms or settings.num_sms)
             streams = Streams(device, shared=group.in_process and group.size > 1)
             session = GpuSession(
@@ -80,6 +83,14 @@ def _usable_device(place: torch.device, nvshmem: bool) -> Device:
     if is_captured(device.current_stream()):
         raise OrderError("a buffer cannot be made while a CUDA graph is captured: make it before")
     return device
+
+
+def _refuse_shrinking(heap: GpuHeap, enable_shrink: bool) -> None:
+    if heap.network is not None and enable_shrink:
+        raise ArgumentError(
+            "enable_shrink=True: ranks cannot be left out yet where GPUs have peers behind a "
+            "network; make the buffer without it"
+        )
 
 
 def _num_sms(heap: GpuHeap, device: Device, wanted: int) -> int:

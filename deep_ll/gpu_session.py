@@ -49,7 +49,9 @@ class GpuSession(Order):
         self.window = _native.Window.carve(heap.num_bytes, heap.num_ranks)
         super().__init__(self.window, heap.bases[heap.rank])
         self._memory, self._streams = memory, streams
-        self._kernels = Kernels(device, num_sms)
+        self._network = heap.network
+        image = None if self._network is None else self._network.image
+        self._kernels = Kernels(device, num_sms, image)
         self.kinds = GpuKinds(memory, options.row_major_scales, device, self._kernels)
         self._columns = not options.row_major_scales
         self._dispatched = self._combined = self._number = 0
@@ -64,6 +66,8 @@ class GpuSession(Order):
             host_view=memory.words.address,
             timeout_ns=round(options.timeout_s * _NS),
             mask=0 if self.members is None else self.members.address,
+            network=0 if self._network is None else self._network.content.data_ptr(),
+            linked=0 if self._network is None else self._network.linked.data_ptr(),
         )
         self._told = Told(self.launches, heap.rank, options.timeout_s)
         self.heap = memory.as_heap()
@@ -152,11 +156,14 @@ class GpuSession(Order):
         self.check_source(this, epoch, x)
         slot, kind = epoch % NUM_SLOTS, this.kind
         slots = (this.epoch % NUM_SLOTS, slot)
-        answer = _native.Answer(*slots, x is None, logfmt, this.layout_range)
+        # Behind a network nobody reads outputs in place: they are pushed from where they are.
+        pulled = x is None and self._network is None
+        answer = _native.Answer(*slots, pulled, logfmt, this.layout_range)
         kept, wide = self.kinds.memory_of(kind).choices[slot], topk_idx.dtype == torch.int64
         addresses = (kept.data_ptr(), weights.data_ptr(), out.data_ptr())
         total = _native.Sum(*addresses, this.num_tokens, topk_idx.data_ptr(), wide)
-        address, source = this.ledger.data_ptr(), 0 if x is None else x.data_ptr()
+        outputs = kind.combine[slot] if x is None else x
+        address, source = this.ledger.data_ptr(), 0 if pulled else outputs.data_ptr()
 
         def launch(stream: int, halves: int) -> None:
             args = (kind.shape, address, answer, source, total, halves, when.costs)

@@ -10,6 +10,8 @@ from deep_ll.runtime.cuda.driver import LaunchConfig, Module
 from deep_ll.runtime.cuda.images import FOLDER, description
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from deep_ll.kinds import Kind, Sizes
     from deep_ll.runtime.cuda.device import Device
     from deep_ll.runtime.cuda.driver import Kernel
@@ -58,17 +60,21 @@ class Kernels:
         device: where.
         num_sms: blocks of a launch. All of them must run at once, with those of other ranks on
             the same GPU.
+        network: the fatbin of those that reach peers over a network; None: all peers are mapped.
     """
 
-    def __init__(self, device: Device, num_sms: int) -> None:
-        self._device, self._num_sms = device, num_sms
+    def __init__(self, device: Device, num_sms: int, network: Path | None = None) -> None:
+        self._device, self._num_sms, self._network = device, num_sms, network
         self._loaded: dict[Sizes, _Loaded] = {}
         self._configs: dict[tuple[int, int, int], LaunchConfig] = {}
 
     def load(self, kind: Kind) -> None:
         """Loads the kernels of a kind. Not while a CUDA graph is captured."""
-        facts = description()["tiers"][tier_of(kind.sizes.hidden)]
-        module = Module.load((FOLDER / facts["file"]).read_bytes(), self._device.index)
+        # Those for networks are for rows of any size.
+        tier = tier_of(kind.sizes.hidden) if self._network is None else "any"
+        facts = description()["tiers"][tier]
+        fatbin = self._network or FOLDER / facts["file"]
+        module = Module.load(fatbin.read_bytes(), self._device.index)
         warps = block_warps(kind.shape, self._device.max_shared_bytes)
         shared = _native.Launches.shared_bytes(kind.shape, warps)
 

@@ -151,11 +151,17 @@ def plan_of(window: Window, heap: AnyHeap, expected: int | None) -> Plan:
     add("grants", window.grants, "where this rank's rows go at each expert (enable_shrink)")
     add("recv", window.recv, "received rows, their labels, scales, src_info")
     add("combine", window.combine, "rows that come back, or experts' outputs read in place")
-    whole = _filled(parts, window.num_bytes)
-    on_gpu = isinstance(heap, GpuHeap)
-    settings = heap.settings if isinstance(heap, GpuHeap) else ()
-    num_bytes, worst = window.num_bytes, _worst_bytes(window, heap)
-    return Plan(whole, num_bytes, expected, worst, heap.num_local_ranks, on_gpu, settings)
+    if not isinstance(heap, GpuHeap):
+        whole, worst = _filled(parts, window.num_bytes), _worst_bytes(window, heap)
+        return Plan(whole, window.num_bytes, expected, worst, heap.num_local_ranks)
+    num_bytes = window.num_bytes
+    if heap.network is not None:
+        bytes_of_slot, num_bytes = window.combine.slot_bytes, heap.memory.numel()
+        for slot in (0, 1):
+            at = window.outputs(slot)
+            parts.append(Part(f"outputs[{slot}]", at, bytes_of_slot, "outputs, until sent"))
+    whole = _filled(parts, num_bytes)
+    return Plan(whole, num_bytes, expected, num_bytes, heap.num_local_ranks, True, heap.settings)
 
 
 def _filled(parts: list[Part], num_bytes: int) -> tuple[Part, ...]:

@@ -1,5 +1,6 @@
 """`python -m deep_ll doctor`: what it says of machines that are not well, and of this one."""
 
+import ctypes.util
 import errno
 import json
 import os
@@ -38,7 +39,7 @@ def machine_of(monkeypatch, tmp_path, no_settings):
     """Makes a machine with two GPUs that NVLink joins, and what is different on it."""
     monkeypatch.setattr(nvml, "gpus", lambda: [(pci, "H200") for pci in PCI])
     monkeypatch.setattr(nvml, "nvlink_between", lambda *pair: (True, "NVLink"))
-    monkeypatch.setattr(cards.ctypes.util, "find_library", lambda name: f"lib{name}.so.1")
+    monkeypatch.setattr(ctypes.util, "find_library", lambda name: f"lib{name}.so.1")
     monkeypatch.setattr(network, "_version", _version)
 
     def of(sick: Sick | None = None) -> Machine:

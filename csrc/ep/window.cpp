@@ -37,9 +37,10 @@ Window Window::carve(std::uint64_t bytes, int num_ranks) {
     window.notes = plan.take(ranks * sizeof(Note), 1, kLine);
     window.views = plan.take(ranks * window.view_stride, 2, kLine);
     window.grants = plan.take(window.counts_stride * 2, 2, kLine);
-    // Nobody behind a GPU's network can be left out: there are no views then.
+    // Nobody behind a GPU's network can be left out: there are no notes, views and grants then. These are 16
+    // bytes a rank, at least 32 (64 from 17 ranks on), and at least 256.
     static_assert(sizeof(Mail) <= kLine);
-    window.mail = {window.views.offset, ranks * sizeof(Mail), 1};
+    window.mail = {window.notes.offset, ranks * sizeof(Mail), 1};
     const std::uint64_t used = round_up(plan.used(), kLine);
     const std::uint64_t slot = bytes > used ? (bytes - used) / 4 / kLine * kLine : 0;
     window.recv = plan.take(slot, 2, kLine);

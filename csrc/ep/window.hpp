@@ -43,7 +43,7 @@ struct Window {
     Object grants;   // 2 slots of [experts] u32: the first row of this rank's tokens, by each expert's owner
     Object recv;     // 2 slots, laid out by RecvLayout
     Object combine;  // 2 slots: rows that come back, or the experts' outputs that peers read in place
-    Object mail;     // in the place of views, [ranks] Mail: what a source behind a GPU's network has sent
+    Object mail;     // in the place of notes, [ranks] Mail: what a source behind a GPU's network has sent
     std::uint64_t counts_stride;  // bytes of one source's counts
     std::uint64_t view_stride;    // bytes of one source's view
     std::uint64_t bytes;

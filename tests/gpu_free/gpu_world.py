@@ -227,8 +227,9 @@ class World:
             rank.state.tensor.view(torch.int32)[:8] = own
             desk = rank.heap.view(desks, torch.int32, self.case.world, 32)
             desk[:, 1 : 2 * words : 2] = own  # epochs are the high halves
-            boxes = rank.heap.view(self.window.mail.offset, torch.int32, self.case.world, 16)
-            boxes[:, 1::2] = own
+            if self.network is not None:
+                mail = self.window.mail.offset
+                rank.heap.view(mail, torch.int32, self.case.world, 16)[:, 1::2] = own
 
     def fill(self, rank: int, inputs: Inputs) -> None:
         """A rank's tensors get new contents."""

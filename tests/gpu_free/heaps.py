@@ -7,6 +7,7 @@ from fake_cuda.device import FakeDevice
 from fake_cuda.nvshmem import FakeNvshmem, World
 
 from deep_ll.runtime.cuda import nvshmem_settings
+from deep_ll.runtime.cuda.demand import NOTHING, Demand
 from deep_ll.runtime.cuda.heap import GpuHeap
 from deep_ll.runtime.cuda.nvlink import Place
 from deep_ll.runtime.cuda.nvshmem import Library
@@ -32,8 +33,13 @@ class Rank:
         self.fake.note("gather")
         return self._group.all_gather(value)
 
-    def open(self, num_bytes: int = NUM_BYTES, allow_pcie_p2p: bool = False) -> GpuHeap:
-        return self.library.open_heap(self, num_bytes, self.device, allow_pcie_p2p)
+    def open(
+        self,
+        num_bytes: int = NUM_BYTES,
+        allow_pcie_p2p: bool = False,
+        demand: Demand = NOTHING,
+    ) -> GpuHeap:
+        return self.library.open_heap(self, num_bytes, self.device, allow_pcie_p2p, demand)
 
 
 def on_ranks(size: int, work: Callable[[Rank], T]) -> list[T]:

@@ -187,12 +187,6 @@ def test_what_the_user_has_set_stays():
     assert int(environment["NVSHMEM_SYMMETRIC_SIZE"]) == 257 << 20
 
 
-def test_without_p2p_there_is_no_path():
-    os.environ["NVSHMEM_DISABLE_P2P"] = "1"
-    errors = on_ranks(2, lambda rank: error_of(rank.open))
-    assert all("NVSHMEM_DISABLE_P2P=1 in the environment" in text for text in errors)
-
-
 def test_an_old_nvshmem_is_refused():
     def work(rank):
         rank.fake.version = "3.4.4"
@@ -268,12 +262,15 @@ def test_other_hosts_need_one_fabric():
     def at(machine: str, fabric: str) -> Place:
         return Place(f"host {machine}", machine, "0000:00:00.0", "GPU", fabric)
 
-    assert nvlink.links(0, [at("a", "x"), at("b", "x")], False) == ("own", "NVLink fabric")
+    assert [way.link for way in nvlink.reach(0, [at("a", "x"), at("b", "x")], False)] == [
+        "own",
+        "NVLink fabric",
+    ]
     for fabric in ("y", ""):
         places = [at("a", fabric), at("b", "x" if fabric else "")]
-        text = error_of(lambda places=places: nvlink.links(0, places, allow_pcie_p2p=True))
+        text = str(nvlink.refusal(0, places, nvlink.reach(0, places, True), "no cards"))
         assert "rank 1 (GPU 0000:00:00.0 on host b)" in text
-        assert "no path over a network" in text
+        assert "or a network: no cards" in text
 
 
 def test_loopback_ranks_share_a_gpu():

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes.util
 import os
 import re
 from pathlib import Path
 
 from deep_ll.commands.doctor.lines import ABSENT, BROKEN, OK, WARNING, Line, Machine
+from deep_ll.runtime.cuda.ibgda import CARDS, Finding, findings
 
-_CARDS = "sys/class/infiniband"
-_MELLANOX = "0x15b3"
 _GID_NONE = re.compile(r"^[0:]+$")
 _GID_LOCAL = re.compile(r"^fe80:0000:0000:0000:")
-_REGKEYS = 'options nvidia NVreg_EnableStreamMemOPs=1 NVreg_RegistryDwords="PeerMappingOverride=1;"'
 
 
 def _needed() -> bool:
@@ -25,7 +22,7 @@ def _needed() -> bool:
 
 def cards(machine: Machine) -> list[Line]:
     """A line for each port, and whether this process may open the cards."""
-    found = machine.folders(_CARDS)
+    found = machine.folders(CARDS)
     if not found:
         if machine.gpu_wanted and _needed():
             cure = "unset NVSHMEM_DISABLE_P2P, or give the host (and the container) RDMA cards"
@@ -42,7 +39,7 @@ def cards(machine: Machine) -> list[Line]:
 
 
 def _ports(machine: Machine, card: Path) -> list[Line]:
-    return [_port(machine, card, port) for port in machine.folders(f"{_CARDS}/{card.name}/ports")]
+    return [_port(machine, card, port) for port in machine.folders(f"{CARDS}/{card.name}/ports")]
 
 
 def _port(machine: Machine, card: Path, port: Path) -> Line:
@@ -86,7 +83,7 @@ def _roce(machine: Machine, port: Path, name: str, found: str) -> Line:
 
 def affinity(machine: Machine) -> list[Line]:
     """The nearest card of each GPU; two GPUs at one card share its bandwidth."""
-    places = {card.name: (card / "device").resolve() for card in machine.folders(_CARDS)}
+    places = {card.name: (card / "device").resolve() for card in machine.folders(CARDS)}
     gpus = {gpu.name: gpu.resolve() for gpu in machine.gpus()}
     if not places or not gpus:
         return []
@@ -114,7 +111,7 @@ def _common(one: Path, other: Path) -> int:
 
 def _nearest(machine: Machine, gpu: str, cards: list[str]) -> Line:
     own = machine.text(f"sys/bus/pci/devices/{gpu}/numa_node")
-    theirs = {machine.text(f"{_CARDS}/{card}/device/numa_node") for card in cards}
+    theirs = {machine.text(f"{CARDS}/{card}/device/numa_node") for card in cards}
     found = f"{', '.join(cards)}, NUMA node {own or 'unknown'}"
     if own in theirs or own in (None, "-1"):
         return Line(f"card of gpu {gpu}", OK, found)
@@ -125,54 +122,18 @@ def _nearest(machine: Machine, gpu: str, cards: list[str]) -> Line:
 
 def ibgda(machine: Machine) -> list[Line]:
     """What GPUs need to drive cards themselves; only jobs of several hosts do."""
-    found = machine.folders(_CARDS)
+    found = machine.folders(CARDS)
     if not found or not machine.gpu_wanted:
         return [Line("ibgda", ABSENT, "no RDMA card" if machine.gpu_wanted else "no GPU")]
-    return [_maker(machine, found), _registration(machine), _keys(machine), _mlx5()]
+    return [_ibgda_line(each) for each in findings(machine.root)]
 
 
-def _maker(machine: Machine, found: list[Path]) -> Line:
-    mlx5 = [c.name for c in found if machine.text(f"{c}/device/vendor") == _MELLANOX]
-    if mlx5:
-        return Line("ibgda: card", OK, ", ".join(mlx5))
-    names = ", ".join(card.name for card in found)
-    cure = "IBGDA is for NVIDIA's mlx5 cards only; others need a proxy (NVSHMEM_REMOTE_TRANSPORT)"
-    return Line("ibgda: card", BROKEN if _needed() else WARNING, f"none of mlx5 ({names})", cure)
-
-
-def _registration(machine: Machine) -> Line:
-    """How cards get at GPU memory."""
-    name = "ibgda: gpu memory"
-    for module in ("nvidia_peermem", "nv_peer_mem"):
-        if (machine.root / "sys/module" / module).is_dir():
-            return Line(name, OK, module)
-    version = machine.text("proc/driver/nvidia/version") or ""
-    if "Open Kernel Module" in version:
-        return Line(name, OK, "dmabuf, by the open kernel module")
-    cure = "modprobe nvidia_peermem, or install the driver's open kernel modules (dmabuf)"
-    return Line(name, BROKEN if _needed() else WARNING, "neither peermem nor dmabuf", cure)
-
-
-def _keys(machine: Machine) -> Line:
-    name, params = "ibgda: driver keys", machine.text("proc/driver/nvidia/params") or ""
-    missing = []
-    if not re.search(r"^EnableStreamMemOPs: 1$", params, re.MULTILINE):
-        missing.append("EnableStreamMemOPs=1")
-    if not re.search(r"PeerMappingOverride=1", params):
-        missing.append("PeerMappingOverride=1")
-    if not missing:
-        return Line(name, OK, "EnableStreamMemOPs=1, PeerMappingOverride=1")
-    found = f"missing {', '.join(missing)}: from NVSHMEM 3.4.5 on the CPU helps, slower"
-    cure = f"in /etc/modprobe.d: {_REGKEYS}; then update-initramfs -u and reboot"
-    return Line(name, WARNING, found, cure)
-
-
-def _mlx5() -> Line:
-    library = ctypes.util.find_library("mlx5")
-    if library:
-        return Line("ibgda: library", OK, library)
-    cure = "apt install ibverbs-providers (libmlx5.so.1), which NVSHMEM's plugin needs"
-    return Line("ibgda: library", BROKEN if _needed() else WARNING, "no libmlx5", cure)
+def _ibgda_line(finding: Finding) -> Line:
+    name = f"ibgda: {finding.name}"
+    if finding.ok:
+        return Line(name, OK, finding.found)
+    broken = _needed() and not finding.only_slower
+    return Line(name, BROKEN if broken else WARNING, finding.found, finding.cure)
 
 
 CHECKS = (cards, affinity, ibgda)

@@ -128,6 +128,11 @@ class Module:
             )
         self._kernels: dict[str, Kernel] = {}
 
+    @property
+    def handle(self) -> int:
+        """The driver's, of the whole module."""
+        return int(self._library)
+
     @classmethod
     def load(cls, image: bytes, device_index: int) -> Module:
         """The kernels of a fatbin on a device. Not while a CUDA graph is captured.

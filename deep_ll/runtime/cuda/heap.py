@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from deep_ll.runtime.paths import P2P, SELF, Path
+from deep_ll.runtime.paths import LINK, P2P, SELF, Path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from deep_ll.runtime.cuda.device import Device
+    from deep_ll.runtime.cuda.network import Network
     from deep_ll.runtime.cuda.nvshmem_settings import Setting
 
 
@@ -29,6 +30,9 @@ class GpuHeap:
         peer_bases_on_device: int64 [ranks], `bases` for kernels.
         links: how each rank is reached: "own", "NVLink", ...
         settings: what NVSHMEM was started with; empty without it.
+        network: what kernels need for peers behind a network; None: all of all ranks are mapped.
+            Then outputs wait behind the heap, in the same memory (Window.outputs).
+        reasons: why each rank is behind the network, "" if it is not; empty without one.
     """
 
     rank: int
@@ -39,6 +43,8 @@ class GpuHeap:
     peer_bases_on_device: torch.Tensor = field(repr=False)
     links: tuple[str, ...]
     settings: tuple[Setting, ...] = ()
+    network: Network | None = None
+    reasons: tuple[str, ...] = ()
     _release: Callable[[], None] | None = field(default=None, repr=False)
 
     @property
@@ -49,8 +55,12 @@ class GpuHeap:
     @property
     def paths(self) -> list[Path]:
         """How each rank is reached."""
-        kinds = [SELF if peer == self.rank else P2P for peer in range(self.num_ranks)]
-        return [Path(peer, kind, self.links[peer]) for peer, kind in enumerate(kinds)]
+        found = []
+        for peer in range(self.num_ranks):
+            reason = self.reasons[peer] if self.reasons else ""
+            kind = SELF if peer == self.rank else LINK if reason else P2P
+            found.append(Path(peer, kind, reason or self.links[peer]))
+        return found
 
     @property
     def device(self) -> torch.device:

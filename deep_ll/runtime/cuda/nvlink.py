@@ -57,42 +57,52 @@ def place_of(device: Device) -> Place:
     return Place(socket.gethostname(), machine, pci, device.name, nvml.fabric(pci))
 
 
-def links(rank: int, places: list[Place], allow_pcie_p2p: bool) -> tuple[str, ...]:
+class Reach(NamedTuple):
+    """How this rank reaches another.
+
+    Attributes:
+        link: "own", "same GPU", "NVLink", "NVLink fabric", or a sort of PCIe.
+        safe: whether by loads and stores.
+    """
+
+    link: str
+    safe: bool
+
+
+def reach(rank: int, places: list[Place], allow_pcie_p2p: bool) -> list[Reach]:
     """How this rank reaches each one.
 
     Args:
         rank: this rank.
         places: of all ranks.
         allow_pcie_p2p: also take peers that only PCIe joins, or whose link cannot be told.
-
-    Returns:
-        By rank: "own", "same GPU", "NVLink", "NVLink fabric", or a sort of PCIe.
-
-    Raises:
-        PeerError: some cannot be reached, or not safely; it names both GPUs, the link and the cure.
     """
-    own, found, refused = places[rank], [], []
+    own, found = places[rank], []
     for peer, place in enumerate(places):
         if peer == rank:
-            found.append("own")
+            found.append(Reach("own", True))
             continue
         safe, link = _link(own, place)
-        found.append(link)
-        if safe or (allow_pcie_p2p and place.machine == own.machine):
-            continue
-        refused.append(f"rank {peer} ({place}): {link}")
-    if refused:
-        raise PeerError(_refusal(rank, places, refused))
-    return tuple(found)
+        found.append(Reach(link, safe or (allow_pcie_p2p and place.machine == own.machine)))
+    return found
 
 
-def _refusal(rank: int, places: list[Place], refused: list[str]) -> str:
+def refusal(rank: int, places: list[Place], ways: list[Reach], no_network: str) -> PeerError:
+    """Some cannot be reached by loads and stores, and not over a network either: names both GPUs,
+    the link and the cure."""
+    refused = [
+        f"rank {peer} ({places[peer]}): {way.link}" for peer, way in enumerate(ways) if not way.safe
+    ]
+    return PeerError(_refusal(rank, places, refused, no_network))
+
+
+def _refusal(rank: int, places: list[Place], refused: list[str], no_network: str) -> str:
     more = f"; and {len(refused) - 4} more" if len(refused) > 4 else ""
     text = f"rank {rank} ({places[rank]}) cannot reach {'; '.join(refused[:4])}{more}. "
     if any(place.machine != places[rank].machine for place in places):
         text += (
             "Peers on other hosts need one NVLink fabric with all ranks (and nvidia-ml-py "
-            "installed, to tell): this version has no path over a network. "
+            f"installed, to tell), or a network: {no_network}. "
         )
     return text + (
         "On one host this version trusts NVLink and NVSwitch only, because PCIe may redirect or "

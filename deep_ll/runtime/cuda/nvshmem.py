@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from deep_ll.errors import ArgumentError, DeepLLError, PeerError
-from deep_ll.runtime.cuda import nvlink, nvshmem_job, nvshmem_settings, preflight
+from deep_ll import _native, env
+from deep_ll.errors import ArgumentError, DeepLLError, LinkUnavailable, PeerError
+from deep_ll.runtime.cuda import network, nvlink, nvshmem_job, nvshmem_settings, preflight
+from deep_ll.runtime.cuda.demand import NOTHING, Demand
 from deep_ll.runtime.cuda.heap import GpuHeap, bases_on
 from deep_ll.runtime.cuda.together import together
+from deep_ll.runtime.paths import LINK, agree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from deep_ll.runtime.cuda.device import Device
+    from deep_ll.runtime.cuda.network import Network
     from deep_ll.runtime.cuda.nvlink import Place
     from deep_ll.runtime.cuda.nvshmem_job import Job, Modules
     from deep_ll.runtime.cuda.nvshmem_settings import Setting
@@ -36,6 +40,8 @@ class Library:
         self._modules: Modules | None = None
         self._job: Job | None = None
         self._heaps: list[GpuHeap] = []
+        self._kernels: list[int] = []  # that NVSHMEM knows of
+        self._queues: list[int] = []
 
     @property
     def settings(self) -> list[Setting]:
@@ -43,24 +49,44 @@ class Library:
         return list(self._job.settings) if self._job else []
 
     def open_heap(
-        self, group: Group, num_bytes: int, device: Device, allow_pcie_p2p: bool
+        self,
+        group: Group,
+        num_bytes: int,
+        device: Device,
+        allow_pcie_p2p: bool,
+        demand: Demand = NOTHING,
     ) -> GpuHeap:
         """As the function of this module."""
         places = self._agree(group, num_bytes, device)
-        links: tuple[str, ...] = ()
+        ways: list[nvlink.Reach] = []
         with together(group, "checking the links to peers"):
-            links = nvlink.links(group.rank, places, allow_pcie_p2p)
+            ways = nvlink.reach(group.rank, places, allow_pcie_p2p)
             if self._modules is None:
                 self._modules = self._load()
         modules = self._modules
         assert modules is not None
+        paths, any_linked = agree(group, _why_not(group, ways, demand))
+        reasons = tuple(path.reason if path.kind == LINK else "" for path in paths)
+        wanted = nvshmem_settings.NO_NETWORK
+        if any_linked:
+            with together(group, "checking what a network between GPUs needs"):
+                _require_network(group, places, ways, demand)
+                wanted = demand.settings()
+                self._check_started_for(wanted)
         if self._job is None:
-            self._job = nvshmem_job.start(modules, group, device, num_bytes)
-        memory = _allocate(modules, group, num_bytes, device)
+            self._job = nvshmem_job.start(modules, group, device, num_bytes, wanted)
+        window = _native.Window.carve(num_bytes, group.size)
+        outputs = 2 * window.combine.slot_bytes if any_linked else 0
+        whole = window.outputs(0) + outputs if any_linked else num_bytes
+        memory = _allocate(modules, group, whole, device)
         bases: list[int] = []
+        net: Network | None = None
         try:
             with together(group, "mapping the heaps of peers"):
-                bases = _map(modules, group, memory.data_ptr(), places)
+                linked = [bool(reason) for reason in reasons]
+                bases = _map(modules, group, memory.data_ptr(), places, linked)
+            if any_linked:
+                net = self._open_network(group, device, linked, window)
         except Exception:
             # On all ranks, as freeing must be.
             modules.core.free_tensor(memory)
@@ -72,7 +98,9 @@ class Library:
             memory=memory,
             num_local_ranks=sum(place.machine == places[group.rank].machine for place in places),
             peer_bases_on_device=bases_on(device, bases),
-            links=links,
+            links=tuple(way.link for way in ways),
+            network=net,
+            reasons=reasons if any_linked else (),
             _release=lambda: self._free(heap, group, device),
         )
         self._heaps.append(heap)
@@ -84,8 +112,41 @@ class Library:
             self._heaps[0].close()
         # What something else has started is not ours to end.
         if self._job is not None and self._modules is not None and self._job.settings:
+            for handle in self._kernels:
+                self._modules.bindings.culibrary_finalize(handle)
             self._modules.core.finalize()
+        self._kernels.clear()
         self._job = None
+
+    def _check_started_for(self, wanted: nvshmem_settings.Wanted) -> None:
+        if self._job is None or self._job.has_network:
+            return
+        if wanted.network and not wanted.forced:
+            raise ArgumentError(
+                "NVSHMEM was started in this process for peers that NVLink joins, and reads its "
+                "environment once: make the first buffer of the process the one with "
+                "allow_nvlink_traffic=False, or the one that reaches other hosts"
+            )
+
+    def _open_network(
+        self, group: Group, device: Device, linked: list[bool], window: _native.Window
+    ) -> Network:
+        """Queue pairs and kernels for a heap with peers behind a network. Collective."""
+        job, modules = self._job, self._modules
+        assert job is not None
+        assert modules is not None
+        queues = [1] * network.NUM_QUEUES
+        with together(group, "asking NVSHMEM for queue pairs"):
+            image = network.choose(job.version, network.built())
+            if network.has_queues(job.version):
+                self._queues = self._queues or modules.create_queues(network.NUM_QUEUES)
+                queues = self._queues
+        with together(group, "telling NVSHMEM of the kernels"):
+            handle = modules.load_kernels(image, device.index)
+            if handle not in self._kernels:
+                modules.bindings.culibrary_init(handle)
+                self._kernels.append(handle)
+        return network.network(device, image, queues, linked, window, env.settings().qp_depth)
 
     def _agree(self, group: Group, num_bytes: int, device: Device) -> list[Place]:
         """Checks that all ranks can and want the same."""
@@ -94,7 +155,6 @@ class Library:
             if group.in_process:
                 raise ArgumentError("NVSHMEM needs ranks that are processes, these are threads")
             preflight.require(device.index)
-            nvshmem_settings.check_p2p_allowed()
             self._check_job(group, device)
             place = nvlink.place_of(device)
         answers = group.all_gather((place, num_bytes, self._job.token if self._job else ""))
@@ -126,6 +186,8 @@ class Library:
 
     def _free(self, heap: GpuHeap, group: Group, device: Device) -> None:
         with together(group, "waiting for the kernels of a heap to be closed"):
+            if heap.network is not None and self._modules is not None:
+                self._modules.bindings.quiet_on_stream(0)
             device.synchronize()
         with together(group, "freeing a heap"):
             if self._modules is not None:
@@ -155,8 +217,34 @@ def _allocate(modules: Modules, group: Group, num_bytes: int, device: Device) ->
     return memory
 
 
-def _map(modules: Modules, group: Group, address: int, places: list[Place]) -> list[int]:
-    bases = [int(modules.bindings.ptr(address, peer)) for peer in range(group.size)]
+def _why_not(group: Group, ways: list[nvlink.Reach], demand: Demand) -> list[str]:
+    """Why each peer is not to be mapped; "" if it is."""
+    against = [demand.against(group.rank, peer) for peer in range(group.size)]
+    return [
+        "" if peer == group.rank else against[peer] or ("" if way.safe else way.link)
+        for peer, way in enumerate(ways)
+    ]
+
+
+def _require_network(
+    group: Group, places: list[Place], ways: list[nvlink.Reach], demand: Demand
+) -> None:
+    problem = demand.problem()
+    if not problem:
+        return
+    if all(way.safe for way in ways) and demand.wish.refused:
+        raise LinkUnavailable(f"{demand.wish.refused}, but {problem}")
+    raise nvlink.refusal(group.rank, places, ways, problem)
+
+
+def _map(
+    modules: Modules, group: Group, address: int, places: list[Place], linked: list[bool]
+) -> list[int]:
+    """What is for peers behind a network lies in this rank's own memory first."""
+    bases = [
+        address if linked[peer] else int(modules.bindings.ptr(address, peer))
+        for peer in range(group.size)
+    ]
     missing = [f"rank {peer} ({places[peer]})" for peer, base in enumerate(bases) if base == 0]
     if missing:
         raise PeerError(
@@ -171,7 +259,11 @@ _library = Library()
 
 
 def open_heap(
-    group: Group, num_bytes: int, device: Device, allow_pcie_p2p: bool = False
+    group: Group,
+    num_bytes: int,
+    device: Device,
+    allow_pcie_p2p: bool = False,
+    demand: Demand = NOTHING,
 ) -> GpuHeap:
     """A zeroed heap on the GPU of each rank, and the addresses of all. Collective.
 
@@ -180,13 +272,15 @@ def open_heap(
         num_bytes: size of one rank's heap, the same on all.
         device: this rank's GPU.
         allow_pcie_p2p: also take peers that only PCIe joins.
+        demand: what the caller and the environment want of a network.
 
     Raises:
         GpuUnavailable: something is missing here; nothing was started.
+        LinkUnavailable: nothing is to be mapped, and there is no network.
         ArgumentError: another group, GPU or size than can be.
         PeerError: a peer cannot be reached safely, or another rank failed; it says which and why.
     """
-    return _library.open_heap(group, num_bytes, device, allow_pcie_p2p)
+    return _library.open_heap(group, num_bytes, device, allow_pcie_p2p, demand)
 
 
 def settings() -> list[Setting]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deep_ll.errors import DeepLLError, PeerError
-from deep_ll.runtime.cuda import nvshmem_settings, preflight
+from deep_ll.runtime.cuda import network, nvshmem_settings, preflight
+from deep_ll.runtime.cuda.driver import Module
 from deep_ll.runtime.cuda.together import together
 from deep_ll.runtime.cuda.untyped import Untyped
 
@@ -20,6 +23,10 @@ if TYPE_CHECKING:
 _STARTED = 2  # init_status: 1 is bootstrapped, 2 usable, 3 and 4 several ranks on a GPU
 
 
+def _load_kernels(fatbin: Path, device_index: int) -> int:
+    return Module.load(fatbin.read_bytes(), device_index).handle
+
+
 @dataclass(frozen=True)
 class Modules:
     """The seam to nvshmem4py and cuda.core.
@@ -28,11 +35,15 @@ class Modules:
         core: nvshmem.core.
         bindings: nvshmem.bindings, the C functions.
         device: cuda.core.Device, which nvshmem4py wants.
+        create_queues: network.create_queues.
+        load_kernels: loads a fatbin on a device; gives the driver's handle of it.
     """
 
     core: Untyped
     bindings: Untyped
     device: Untyped
+    create_queues: Callable[[int], list[int]] = network.create_queues
+    load_kernels: Callable[[Path, int], int] = _load_kernels
 
 
 @dataclass(frozen=True)
@@ -42,6 +53,8 @@ class Job:
     Attributes:
         token: the same on all of its ranks and nowhere else.
         settings: under which it was started; empty if something else in this process started it.
+        version: of its library.
+        has_network: it was started to reach peers over one.
     """
 
     token: str
@@ -49,6 +62,8 @@ class Job:
     size: int
     device_index: int
     settings: list[Setting]
+    version: str = ""
+    has_network: bool = False
 
 
 def load() -> Modules:
@@ -64,7 +79,13 @@ def load() -> Modules:
     )
 
 
-def start(modules: Modules, group: Group, device: Device, num_bytes: int) -> Job:
+def start(
+    modules: Modules,
+    group: Group,
+    device: Device,
+    num_bytes: int,
+    wanted: nvshmem_settings.Wanted = nvshmem_settings.NO_NETWORK,
+) -> Job:
     """Starts NVSHMEM for these ranks, or joins what this process has started. Collective.
 
     Args:
@@ -72,16 +93,17 @@ def start(modules: Modules, group: Group, device: Device, num_bytes: int) -> Job
         group: the ranks; NVSHMEM numbers them likewise.
         device: of this rank.
         num_bytes: of the first heap, for the settings.
+        wanted: of a network.
 
     Raises:
         PeerError: another rank failed.
         DeepLLError: this rank did.
     """
-    settings, running, card = [], False, None
+    settings, running, card, version = [], False, None, ""
     with together(group, "loading NVSHMEM"):
         # Before its library is loaded: it reads the environment only once.
-        settings = nvshmem_settings.apply(num_bytes)
-        _check_version(modules)
+        settings = nvshmem_settings.apply(num_bytes, wanted)
+        version = _check_version(modules)
         running = int(modules.bindings.init_status()) >= _STARTED
         if group.rank == 0:
             card = (modules.core.get_unique_id(), secrets.token_hex(8))
@@ -94,7 +116,8 @@ def start(modules: Modules, group: Group, device: Device, num_bytes: int) -> Job
         if not running:
             _init(modules, group, device, uid)
         _check_started(modules, group)
-    return Job(token, group.rank, group.size, device.index, [] if running else settings)
+    own = [] if running else settings
+    return Job(token, group.rank, group.size, device.index, own, version, running or wanted.network)
 
 
 def _init(modules: Modules, group: Group, device: Device, uid: object) -> None:
@@ -109,7 +132,7 @@ def _init(modules: Modules, group: Group, device: Device, uid: object) -> None:
     )
 
 
-def _check_version(modules: Modules) -> None:
+def _check_version(modules: Modules) -> str:
     """The library that was loaded, which need not be the one that pip knows."""
     found = str(modules.core.get_version().libnvshmem_version)
     if preflight.numbers(found) < preflight.OLDEST_NVSHMEM:
@@ -117,6 +140,7 @@ def _check_version(modules: Modules) -> None:
             f"the NVSHMEM that was loaded is {found}, deep_ll needs 3.4.5 or newer: "
             "pip install 'nvidia-nvshmem-cu13>=3.4.5', and see LD_LIBRARY_PATH"
         )
+    return found
 
 
 def _check_same_state(running: list[bool]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from deep_ll.errors import DeepLLError
+from deep_ll.runtime.cuda.network import NUM_QUEUES
 
 _MIB = 1 << 20
 _SMALLEST_STEP, _LARGEST_STEP = 32 * _MIB, 512 * _MIB
@@ -29,37 +29,61 @@ class Setting(NamedTuple):
     by_user: bool
 
 
-def apply(num_bytes: int) -> list[Setting]:
+class Wanted(NamedTuple):
+    """What is wanted of a network.
+
+    Attributes:
+        network: peers are behind one.
+        by_gpu: GPUs drive the cards themselves (IBGDA); else the CPU does.
+        only: no peer's memory is to be mapped.
+        forced: mapped peers are to be reached in this way too; needs no network.
+    """
+
+    network: bool
+    by_gpu: bool = False
+    only: bool = False
+    forced: bool = False
+
+
+NO_NETWORK = Wanted(False)
+
+
+def apply(num_bytes: int, wanted: Wanted = NO_NETWORK) -> list[Setting]:
     """Sets what the user has not set. To be called before NVSHMEM starts.
 
     Args:
         num_bytes: of the first heap.
+        wanted: of a network.
     """
     settings = []
-    for name, value, why in _wanted(num_bytes):
+    for name, value, why in [*_of_network(wanted), *_wanted(num_bytes)]:
         before = os.environ.get(name)
         os.environ.setdefault(name, value)
         settings.append(Setting(name, before or value, why, before is not None))
     return settings
 
 
-def check_p2p_allowed() -> None:
-    """Raises where the user has told NVSHMEM not to map peers.
-
-    Raises:
-        DeepLLError: NVSHMEM_DISABLE_P2P is set.
-    """
-    if _is_set("NVSHMEM_DISABLE_P2P"):
-        raise DeepLLError(
-            f"NVSHMEM_DISABLE_P2P={os.environ['NVSHMEM_DISABLE_P2P']} in the environment: this "
-            "version moves all data by stores to peers and has no path over a network yet; unset it"
-        )
+def _of_network(wanted: Wanted) -> list[tuple[str, str, str]]:
+    """As DeepEP sets them, but that what the user has set stays."""
+    if not wanted.network or wanted.forced:
+        return [
+            ("NVSHMEM_REMOTE_TRANSPORT", "none", "all peers are reached by NVLink; needs no NIC")
+        ]
+    settings = [
+        ("NVSHMEM_QP_DEPTH", "1024", "messages that a queue pair holds"),
+        ("NVSHMEM_MAX_TEAMS", "7", "no teams are used; less memory"),
+        ("NVSHMEM_IBGDA_NUM_RC_PER_PE", str(NUM_QUEUES), "queue pairs to each peer"),
+    ]
+    if wanted.by_gpu:
+        settings.append(("NVSHMEM_IB_ENABLE_IBGDA", "1", "GPUs drive the cards themselves"))
+    if wanted.only:
+        settings.append(("NVSHMEM_DISABLE_P2P", "1", "no peer's memory is to be mapped"))
+    return settings
 
 
 def _wanted(num_bytes: int) -> list[tuple[str, str, str]]:
     step = str(_step(num_bytes))
     wanted = [
-        ("NVSHMEM_REMOTE_TRANSPORT", "none", "all peers are reached by NVLink; needs no NIC"),
         ("NVSHMEM_DISABLE_NVLS", "1", "multicast is not used; less memory and start-up time"),
         ("NVSHMEM_DISABLE_NCCL", "1", "no collective of NVSHMEM is used on data"),
         ("NVSHMEM_CPU_AFFINITY", "OFF", "threads stay where the framework has put them (3.8)"),

@@ -12,7 +12,7 @@ from typing import Any
 
 from cases import Case
 
-from deep_ll.runtime.cuda import preflight
+from deep_ll.runtime.cuda import network, preflight
 from deep_ll.testing import RankError, RankPool
 from on_gpu import loopback
 from on_gpu.batch import open_buffer
@@ -109,6 +109,11 @@ def _all(job: Job, how: str, environment: dict[str, str]) -> Answer:
             break
         problems += wrong
         words.append(f"EP{world} {how}")
+    if not kept and network.built():
+        # The kernels for networks, whose calls NVSHMEM carries out by stores here.
+        wrong, why = _try(WORLDS[0], job.spoil, environment | {"DEEP_LL_FORCE_LINK": "1"})
+        problems += wrong
+        words.append(f"EP{WORLDS[0]} by links" + (f" did not start: {why}" if why else ""))
     answer = verdict(problems, "; ".join(words))
     return answer._replace(status=ABSENT) if kept and not problems else answer
 

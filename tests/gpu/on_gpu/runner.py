@@ -42,7 +42,7 @@ SECTIONS = (
     Section("endurance", 80, "many rounds of the same values"),
     Section("graphs", 60, "captured calls, replayed with other inputs"),
     Section("times", 110, "kernel times beside the memory's floor"),
-    Section("processes", 70, "ranks that are processes with NVSHMEM"),
+    Section("processes", 79, "ranks that are processes with NVSHMEM, by links too"),
     Section("sanitizer", 90, "compute-sanitizer on a small exchange"),
 )
 

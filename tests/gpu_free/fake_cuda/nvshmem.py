@@ -1,6 +1,7 @@
 """nvshmem4py for ranks that are threads: CPU memory, and a log of every call."""
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -47,8 +48,13 @@ class FakeNvshmem:
         """What `nvshmem_job.load` gives."""
         return Modules(
             self._module("core", "get_version get_unique_id init bytetensor free_tensor finalize"),
-            self._module("bindings", "init_status my_pe n_pes ptr"),
+            self._module(
+                "bindings",
+                "init_status my_pe n_pes ptr culibrary_init culibrary_finalize quiet_on_stream",
+            ),
             lambda index: SimpleNamespace(set_current=lambda: self.note("set_current")),
+            create_queues=self._logged("network", "create_queues"),
+            load_kernels=self._logged("network", "load_kernels"),
         )
 
     def note(self, word: str) -> None:
@@ -101,6 +107,21 @@ class FakeNvshmem:
         own = [memory.data_ptr() for memory in self.world.memory[self.rank]]
         reachable = (self.rank, peer) not in self.world.unreachable
         return self.world.memory[peer][own.index(address)].data_ptr() if reachable else 0
+
+    def _create_queues(self, count: int) -> list[int]:
+        return [7 + index for index in range(count)]
+
+    def _load_kernels(self, fatbin: Path, device_index: int) -> int:
+        return 0xCAFE
+
+    def _culibrary_init(self, handle: int) -> None:
+        pass
+
+    def _culibrary_finalize(self, handle: int) -> None:
+        pass
+
+    def _quiet_on_stream(self, stream: int) -> None:
+        pass
 
     def _free_tensor(self, tensor: torch.Tensor) -> None:
         pass

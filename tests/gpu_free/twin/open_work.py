@@ -38,7 +38,7 @@ def crowd(group: Any, case: Case) -> list[Any]:
 
 
 def not_by_load_and_store(group: Any, case: Case) -> str:
-    """All over the network is what GPUs cannot do yet."""
+    """Ranks that share a GPU have no network between them."""
     return error_of(lambda: make_buffer(group, case, allow_nvlink_traffic=False))
 
 
@@ -72,7 +72,7 @@ def by_nvshmem(group: Any, case: Case) -> str:
     kept = gpu_open.nvshmem.open_heap, gpu_open.nvshmem.settings
     heaps = []
 
-    def open_heap(_group: Any, num_bytes: int, device: Any, _pcie: bool) -> Any:
+    def open_heap(_group: Any, num_bytes: int, device: Any, *_others: Any) -> Any:
         heaps.append(gpu_open.loopback.open_heap(group, num_bytes, device))
         return heaps[0]
 
