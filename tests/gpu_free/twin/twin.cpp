@@ -52,6 +52,7 @@ void start(const void* params, bool (*body)(League&, const Launch&)) {
     Launch launch;
     std::memcpy(&launch, params, sizeof launch);
     launch.args.policy = {launch.args.policy.timeout_ns, kPauses, 10, never, launch.args.policy.costs};
+    launch.args.peers.link = nullptr;  // a GPU's network: here all heaps are mapped
     if (launch.league.state->failed != 0) return;
     Pool pool(kNumTeams);
     pool.reserve_scratch(Label::bytes(launch.args.shape));
