@@ -1,6 +1,7 @@
 """Traces of ranks, merged: what happened when, and who waited for whom."""
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -131,7 +132,7 @@ def test_many_ranks_are_few_lines() -> None:
 
 
 WRONG = {
-    "has no rank*.json": lambda folder: None,
+    "has no whole rank*.json": lambda folder: None,
     "no whole trace": lambda folder: (folder / "rank0000-of2.json").write_text(""),
     "is no whole": lambda folder: (folder / "rank0000-of2.json").write_text("[]"),
 }
@@ -144,6 +145,19 @@ def test_what_cannot_be_merged(
     WRONG[words](tmp_path)
     assert __main__.main(["trace", str(tmp_path)]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_of_a_killed_rank_the_others_are_merged(
+    job: tuple[Path, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(job[0], tmp_path, dirs_exist_ok=True)
+    (killed,) = tmp_path.glob("rank0001*.json")
+    killed.write_text("")
+    merged = tmp_path / "merged"
+    assert __main__.main(["trace", str(tmp_path), "-o", str(merged)]) == 0
+    assert f"left out {killed}" in capsys.readouterr().err
+    facts = json.loads(merged.read_text())["otherData"]["ranks"]
+    assert 1 not in {fact["rank"] for fact in facts}
 
 
 def test_without_matplotlib(

@@ -52,24 +52,25 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """The documents of a folder, by rank.
+    """The documents of a folder, by rank. What is no whole one is left out, with a line that says
+    so: when a process was killed, the traces of the others are wanted most.
 
     Raises:
-        TraceError: there are none, or one is not a trace of deep_ll.
+        TraceError: there are none.
     """
     documents = []
     for path in sorted(folder.glob("rank*.json")):
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
-            rank = document["otherData"]["rank"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise TraceError(
-                f"{path} is no whole trace of a rank: its process was killed, or still runs; "
-                "remove it to merge the others"
-            ) from error
-        documents.append((rank, document))
+            documents.append((document["otherData"]["rank"], document))
+        except (ValueError, KeyError, TypeError):
+            print(
+                f"deep_ll trace: left out {path}, which is no whole trace of a rank: its process "
+                "was killed, or still runs",
+                file=sys.stderr,
+            )
     if not documents:
-        raise TraceError(f"{folder} has no rank*.json: set DEEP_LL_TRACE to it in all ranks")
+        raise TraceError(f"{folder} has no whole rank*.json: set DEEP_LL_TRACE to it in all ranks")
     return [document for _, document in sorted(documents, key=lambda pair: pair[0])]
 
 
