@@ -124,7 +124,7 @@ class GpuKinds(Kinds):
         needed, slot = shape.network_slot_bytes, self._window.combine.slot_bytes
         if needed > slot:
             # A 128th of what is added goes to counts, in steps of lines.
-            more = 4 * (needed - slot) * 64 // 63 + (heap.num_ranks + 64) * 128
+            more = 4 * (needed - slot) * 64 // 63 + (2 * heap.num_ranks + 64) * 128
             raise ArgumentError(
                 f"num_max_dispatch_tokens_per_rank={shape.max_tokens}, top-k {shape.num_topk}, "
                 f"hidden={shape.hidden}: rows on their way over a network need {needed} bytes of "

@@ -47,7 +47,8 @@ class GpuSession(Order):
         heap = memory.heap
         self.rank, self.device, self.timeout_s = heap.rank, heap.device, options.timeout_s
         self.window = _native.Window.carve(heap.num_bytes, heap.num_ranks)
-        super().__init__(self.window, heap.bases[heap.rank])
+        outputs = None if heap.network is None else self.window.outputs(0)
+        super().__init__(self.window, heap.bases[heap.rank], outputs)
         self._memory, self._streams = memory, streams
         self._network = heap.network
         image = None if self._network is None else self._network.image

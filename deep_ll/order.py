@@ -52,14 +52,15 @@ class Turn:
 class Order:
     """Keeps the order of one rank's calls. Epochs count calls; kernels have their own."""
 
-    def __init__(self, window: _native.Window, own_base: int) -> None:
+    def __init__(self, window: _native.Window, own_base: int, outputs: int | None = None) -> None:
+        """`outputs`: where the buffers for experts' outputs lie, if not in the window's combine."""
         self.broken: str | None = None
         self._turns = tuple(Turn() for _ in range(NUM_SLOTS))
         self._identity = object()  # what rounds know of this session: they must not keep it alive
         self._asynchronous: list[Pending] = []
         self._taken: tuple[int, Round] | None = None  # whose combine buffer was taken
         combine = window.combine
-        start = own_base + combine.offset
+        start = own_base + (combine.offset if outputs is None else outputs)
         self._combine_memory = range(start, start + combine.slots * combine.slot_bytes)
 
     @property

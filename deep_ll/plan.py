@@ -146,7 +146,14 @@ def plan_of(window: Window, heap: AnyHeap, expected: int | None) -> Plan:
 
     add("desks", window.desks, "each source's signal words and greetings")
     add("counts", window.counts, "rows that each source sends to each expert")
-    add("notes", window.notes, "who has left this rank out (enable_shrink)")
+    far = isinstance(heap, GpuHeap) and heap.network is not None
+    add(
+        "notes",
+        window.notes,
+        "from here on: what has landed of each source"
+        if far
+        else "who has left this rank out (enable_shrink)",
+    )
     add("views", window.views, "whom each source has left out (enable_shrink)")
     add("grants", window.grants, "where this rank's rows go at each expert (enable_shrink)")
     add("recv", window.recv, "received rows, their labels, scales, src_info")

@@ -63,3 +63,10 @@ def test_heap_of_as_many_choices_as_experts(run: Callable[..., Any]) -> None:
     found, _ = run("with_bytes_of_the_error", case)
     for text in found:
         assert "rows on their way over a network need" in text
+
+
+def test_taken_buffer_is_no_tensor_of_the_caller(run: Callable[..., Any]) -> None:
+    found, _ = run("pushes_a_taken_buffer", CASES[0])
+    for text in found:
+        assert "OrderError" in text
+        assert "zero_copy=True" in text

@@ -13,7 +13,15 @@ from heaps import NUM_BYTES, error_of, on_ranks
 
 from deep_ll import _native, gpu_memory
 from deep_ll.errors import ArgumentError, LinkUnavailable
-from deep_ll.runtime.cuda import demand, ibgda, network, nvlink, nvml, preflight
+from deep_ll.runtime.cuda import (
+    demand,
+    ibgda,
+    network,
+    nvlink,
+    nvml,
+    nvshmem_settings,
+    preflight,
+)
 from deep_ll.runtime.cuda.demand import Demand
 from deep_ll.runtime.paths import Wish
 
@@ -205,3 +213,102 @@ def test_rows_on_their_way_need_room(monkeypatch):
 
     for text in on_ranks(2, work):
         assert "ArgumentError: num_max_dispatch_tokens_per_rank=8, top-k 4, hidden=256" in text
+
+
+def opened_with(status):
+    def work(rank):
+        rank.fake._culibrary_init = lambda handle: status
+        return error_of(lambda: rank.open(demand=REFUSED))
+
+    return work
+
+
+def test_kernels_that_nvshmem_does_not_take():
+    for text in on_ranks(2, opened_with(7)):
+        assert text.startswith("LinkUnavailable: NVSHMEM does not take the kernels")
+        assert "(status 7)" in text
+
+
+def test_different_libraries_are_found_before_anything_collective():
+    def work(rank):
+        rank.fake.version = ("3.7.2", "3.4.5")[rank.rank]
+        return error_of(lambda: rank.open(demand=REFUSED)), rank.fake.names()
+
+    for text, names in on_ranks(2, work):
+        assert "ranks have loaded different NVSHMEM: ['3.7.2', '3.4.5']" in text
+        assert "create_queues" not in names
+
+
+def test_a_fixed_heap_has_room_for_outputs():
+    os.environ["NVSHMEM_DISABLE_CUDA_VMM"] = "1"
+    for heap, fake in on_ranks(2, lambda rank: opened(rank, REFUSED)):
+        assert int(fake.environment["NVSHMEM_SYMMETRIC_SIZE"]) > heap.memory.numel()
+
+
+def test_a_new_job_has_queue_pairs_of_its_own():
+    def work(rank):
+        rank.fake.version = "3.7.2"
+        for _ in range(2):
+            rank.open(demand=REFUSED)
+            rank.open(demand=REFUSED)
+            rank.library.finalize()
+        return rank.fake.names().count("create_queues")
+
+    assert on_ranks(2, work) == [2, 2]
+
+
+def test_puts_of_the_last_kernels_are_awaited():
+    for _, fake in on_ranks(2, lambda rank: opened(rank, REFUSED)):
+        names = [name for name in fake.names() if name != "gather"]
+        end = names.index("quiet_on_stream")
+        assert names[end - 1 : end + 3] == [
+            *("synchronize", "quiet_on_stream", "synchronize", "free_tensor")
+        ]
+
+
+def by_pcie_and_cards(rank):
+    return error_of(rank.open)
+
+
+def test_peers_that_nvshmem_would_store_to(monkeypatch):
+    """It stores to all whose memory it maps, whatever deep_ll calls them."""
+
+    def later(rank):
+        rank.open(demand=TWO_NODES)
+        return error_of(lambda: rank.open(demand=REFUSED))
+
+    for text in on_ranks(4, later):
+        assert "(allow_nvlink_traffic=False), but NVSHMEM maps its memory" in text
+        assert "set NVSHMEM_DISABLE_P2P=1" in text
+    monkeypatch.setattr(nvml, "nvlink_between", lambda *pair: (False, "PCIe"))
+    for text in on_ranks(2, by_pcie_and_cards):
+        assert "NVSHMEM maps its memory" in text
+    os.environ["NVSHMEM_DISABLE_P2P"] = "1"
+    for text in on_ranks(2, by_pcie_and_cards):
+        assert text == "nothing raised"
+
+
+def test_an_argument_beats_the_environment_and_leaves_it():
+    os.environ["NVSHMEM_DISABLE_P2P"] = "0"
+    with nvshmem_settings.wish_of_the_user():
+        settings = nvshmem_settings.apply(NUM_BYTES, REFUSED.settings())
+        assert os.environ["NVSHMEM_DISABLE_P2P"] == "1"
+        assert ("NVSHMEM_DISABLE_P2P", "1", False) in [(s[0], s[1], s[3]) for s in settings]
+    assert os.environ["NVSHMEM_DISABLE_P2P"] == "0"
+    del os.environ["NVSHMEM_DISABLE_P2P"]
+    with nvshmem_settings.wish_of_the_user():
+        nvshmem_settings.apply(NUM_BYTES, REFUSED.settings())
+    assert "NVSHMEM_DISABLE_P2P" not in os.environ
+
+
+def test_links_are_forced_only_where_nvlink_is(monkeypatch):
+    monkeypatch.setattr(nvml, "nvlink_between", lambda *pair: (False, "PCIe"))
+    for text in on_ranks(2, lambda rank: error_of(lambda: rank.open(demand=Demand(forced=True)))):
+        assert "DEEP_LL_FORCE_LINK=1 is for checks among GPUs that NVLink joins" in text
+
+
+def test_gpus_drive_cards_if_all_can(monkeypatch):
+    asked = []
+    monkeypatch.setattr(ibgda, "may_drive", lambda: asked.append(0) or len(asked) % 2 == 0)
+    for _, fake in on_ranks(2, lambda rank: opened(rank, REFUSED)):
+        assert "NVSHMEM_IB_ENABLE_IBGDA" not in fake.environment

@@ -20,7 +20,7 @@ from deep_ll.runtime.cuda.together import together
 from deep_ll.runtime.paths import LINK, agree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from deep_ll.runtime.cuda.device import Device
     from deep_ll.runtime.cuda.network import Network
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from deep_ll.runtime.cuda.nvshmem_job import Job, Modules
     from deep_ll.runtime.cuda.nvshmem_settings import Setting
     from deep_ll.runtime.group import Group
+
+_ANY_DEPTH = 1 << 30  # where no queue pair is used
 
 
 class Library:
@@ -68,16 +70,17 @@ class Library:
         paths, any_linked = agree(group, _why_not(group, ways, demand))
         reasons = tuple(path.reason if path.kind == LINK else "" for path in paths)
         wanted = nvshmem_settings.NO_NETWORK
+        window = _native.Window.carve(num_bytes, group.size)
+        whole = num_bytes
         if any_linked:
             with together(group, "checking what a network between GPUs needs"):
                 _require_network(group, places, ways, demand)
-                wanted = demand.settings()
-                self._check_started_for(wanted)
+                self._check_started_for(demand.settings())
+            wanted = _agreed(group, demand)
+            # Outputs wait behind the heap.
+            whole = window.outputs(0) + 2 * window.combine.slot_bytes
         if self._job is None:
-            self._job = nvshmem_job.start(modules, group, device, num_bytes, wanted)
-        window = _native.Window.carve(num_bytes, group.size)
-        outputs = 2 * window.combine.slot_bytes if any_linked else 0
-        whole = window.outputs(0) + outputs if any_linked else num_bytes
+            self._job = nvshmem_job.start(modules, group, device, whole, wanted)
         memory = _allocate(modules, group, whole, device)
         bases: list[int] = []
         net: Network | None = None
@@ -85,8 +88,10 @@ class Library:
             with together(group, "mapping the heaps of peers"):
                 linked = [bool(reason) for reason in reasons]
                 bases = _map(modules, group, memory.data_ptr(), places, linked)
+                _check_unmapped(modules, memory.data_ptr(), reasons, ways, demand)
             if any_linked:
-                net = self._open_network(group, device, linked, window)
+                depth = _ANY_DEPTH if demand.forced else env.settings().qp_depth
+                net = self._open_network(group, device, linked, window, depth)
         except Exception:
             # On all ranks, as freeing must be.
             modules.core.free_tensor(memory)
@@ -116,6 +121,7 @@ class Library:
                 self._modules.bindings.culibrary_finalize(handle)
             self._modules.core.finalize()
         self._kernels.clear()
+        self._queues.clear()
         self._job = None
 
     def _check_started_for(self, wanted: nvshmem_settings.Wanted) -> None:
@@ -129,24 +135,41 @@ class Library:
             )
 
     def _open_network(
-        self, group: Group, device: Device, linked: list[bool], window: _native.Window
+        self,
+        group: Group,
+        device: Device,
+        linked: list[bool],
+        window: _native.Window,
+        depth: int,
     ) -> Network:
         """Queue pairs and kernels for a heap with peers behind a network. Collective."""
         job, modules = self._job, self._modules
         assert job is not None
         assert modules is not None
-        queues = [1] * network.NUM_QUEUES
-        with together(group, "asking NVSHMEM for queue pairs"):
+        versions = group.all_gather(job.version)
+        with together(group, "choosing the kernels for networks"):
+            if len(set(versions)) > 1:
+                raise PeerError(f"ranks have loaded different NVSHMEM: {versions}")
             image = network.choose(job.version, network.built())
-            if network.has_queues(job.version):
+        # Only now: on a rank that asks alone it would wait for ever.
+        queues = [1] * network.NUM_QUEUES
+        if network.has_queues(job.version):
+            with together(group, "asking NVSHMEM for queue pairs"):
                 self._queues = self._queues or modules.create_queues(network.NUM_QUEUES)
-                queues = self._queues
+            queues = self._queues
+        net: Network | None = None
         with together(group, "telling NVSHMEM of the kernels"):
             handle = modules.load_kernels(image, device.index)
             if handle not in self._kernels:
-                modules.bindings.culibrary_init(handle)
+                if status := modules.bindings.culibrary_init(handle):
+                    raise LinkUnavailable(
+                        f"NVSHMEM does not take the kernels of {image.name} (status {status}): "
+                        "NVSHMEM_DEBUG=INFO says why"
+                    )
                 self._kernels.append(handle)
-        return network.network(device, image, queues, linked, window, env.settings().qp_depth)
+            net = network.network(device, image, queues, linked, window, depth)
+        assert net is not None
+        return net
 
     def _agree(self, group: Group, num_bytes: int, device: Device) -> list[Place]:
         """Checks that all ranks can and want the same."""
@@ -186,9 +209,11 @@ class Library:
 
     def _free(self, heap: GpuHeap, group: Group, device: Device) -> None:
         with together(group, "waiting for the kernels of a heap to be closed"):
-            if heap.network is not None and self._modules is not None:
-                self._modules.bindings.quiet_on_stream(0)
             device.synchronize()
+            if heap.network is not None and self._modules is not None:
+                # What those kernels have put may still be on its way.
+                self._modules.bindings.quiet_on_stream(0)
+                device.synchronize()
         with together(group, "freeing a heap"):
             if self._modules is not None:
                 self._modules.core.free_tensor(heap.memory)
@@ -230,10 +255,18 @@ def _require_network(
     group: Group, places: list[Place], ways: list[nvlink.Reach], demand: Demand
 ) -> None:
     problem = demand.problem()
+    apart = [peer for peer, way in enumerate(ways) if not way.safe]
+    if demand.forced and apart:
+        raise LinkUnavailable(
+            f"DEEP_LL_FORCE_LINK=1 is for checks among GPUs that NVLink joins, and none joins rank "
+            f"{group.rank} to ranks {apart[:4]}: leave it out"
+        )
     if not problem:
         return
-    if all(way.safe for way in ways) and demand.wish.refused:
-        raise LinkUnavailable(f"{demand.wish.refused}, but {problem}")
+    if not apart:
+        raise LinkUnavailable(
+            f"{demand.wish.refused or 'ranks are to use a network'}, but {problem}"
+        )
     raise nvlink.refusal(group.rank, places, ways, problem)
 
 
@@ -253,6 +286,32 @@ def _map(
             "IPC and network namespace; or try NVSHMEM_DISABLE_CUDA_VMM=1"
         )
     return bases
+
+
+def _check_unmapped(
+    modules: Modules, address: int, reasons: Sequence[str], ways: list[nvlink.Reach], demand: Demand
+) -> None:
+    """NVSHMEM stores to a peer whose memory it maps, also where deep_ll asks it to put."""
+    if demand.forced:
+        return
+    for peer, reason in enumerate(reasons):
+        is_wanted = demand.wish.refused or not ways[peer].safe
+        if reason and is_wanted and modules.bindings.ptr(address, peer) != 0:
+            raise LinkUnavailable(
+                f"rank {peer} is to be reached over the network ({reason}), but NVSHMEM maps its "
+                "memory and would store there: set NVSHMEM_DISABLE_P2P=1 in the environment of all "
+                "ranks, before the first buffer of the process"
+            )
+
+
+def _agreed(group: Group, demand: Demand) -> nvshmem_settings.Wanted:
+    """GPUs drive the cards if all can, and queue pairs are of one depth."""
+    wanted, depth = demand.settings(), env.settings().qp_depth
+    answers = group.all_gather((wanted.by_gpu, depth))
+    depths = [theirs for _, theirs in answers]
+    if len(set(depths)) > 1:
+        raise ArgumentError(f"NVSHMEM_QP_DEPTH must be the same on all ranks, they have {depths}")
+    return wanted._replace(by_gpu=all(by_gpu for by_gpu, _ in answers))
 
 
 _library = Library()

@@ -100,22 +100,23 @@ def start(
         DeepLLError: this rank did.
     """
     settings, running, card, version = [], False, None, ""
-    with together(group, "loading NVSHMEM"):
-        # Before its library is loaded: it reads the environment only once.
-        settings = nvshmem_settings.apply(num_bytes, wanted)
-        version = _check_version(modules)
-        running = int(modules.bindings.init_status()) >= _STARTED
-        if group.rank == 0:
-            card = (modules.core.get_unique_id(), secrets.token_hex(8))
-    states = group.all_gather((running, card))
-    _check_same_state([state for state, _ in states])
-    assert states[0][1] is not None
-    uid, token = states[0][1]
-    with together(group, "starting NVSHMEM"):
-        device.make_current()
-        if not running:
-            _init(modules, group, device, uid)
-        _check_started(modules, group)
+    with nvshmem_settings.wish_of_the_user():
+        with together(group, "loading NVSHMEM"):
+            # Before its library is loaded: it reads the environment only once.
+            settings = nvshmem_settings.apply(num_bytes, wanted)
+            version = _check_version(modules)
+            running = int(modules.bindings.init_status()) >= _STARTED
+            if group.rank == 0:
+                card = (modules.core.get_unique_id(), secrets.token_hex(8))
+        states = group.all_gather((running, card))
+        _check_same_state([state for state, _ in states])
+        assert states[0][1] is not None
+        uid, token = states[0][1]
+        with together(group, "starting NVSHMEM"):
+            device.make_current()
+            if not running:
+                _init(modules, group, device, uid)
+            _check_started(modules, group)
     own = [] if running else settings
     return Job(token, group.rank, group.size, device.index, own, version, running or wanted.network)
 

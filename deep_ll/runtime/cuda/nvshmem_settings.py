@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from deep_ll.runtime.cuda.network import NUM_QUEUES
@@ -10,6 +12,7 @@ from deep_ll.runtime.cuda.network import NUM_QUEUES
 _MIB = 1 << 20
 _SMALLEST_STEP, _LARGEST_STEP = 32 * _MIB, 512 * _MIB
 _OWN_BYTES = 256 * _MIB  # what NVSHMEM itself puts into the symmetric heap, generously
+_WISH = "NVSHMEM_DISABLE_P2P"
 _TRUE = ("1", "y", "yes", "t", "true", "on")
 
 
@@ -58,9 +61,24 @@ def apply(num_bytes: int, wanted: Wanted = NO_NETWORK) -> list[Setting]:
     settings = []
     for name, value, why in [*_of_network(wanted), *_wanted(num_bytes)]:
         before = os.environ.get(name)
+        if name == _WISH:  # an argument said so, and arguments win
+            before = before if before == value else None
+            os.environ[name] = value
         os.environ.setdefault(name, value)
         settings.append(Setting(name, before or value, why, before is not None))
     return settings
+
+
+@contextlib.contextmanager
+def wish_of_the_user() -> Iterator[None]:
+    """Afterwards the variable by which users choose paths is as it was: other buffers follow it."""
+    before = os.environ.get(_WISH)
+    try:
+        yield
+    finally:
+        os.environ.pop(_WISH, None)
+        if before is not None:
+            os.environ[_WISH] = before
 
 
 def _of_network(wanted: Wanted) -> list[tuple[str, str, str]]:
@@ -77,7 +95,7 @@ def _of_network(wanted: Wanted) -> list[tuple[str, str, str]]:
     if wanted.by_gpu:
         settings.append(("NVSHMEM_IB_ENABLE_IBGDA", "1", "GPUs drive the cards themselves"))
     if wanted.only:
-        settings.append(("NVSHMEM_DISABLE_P2P", "1", "no peer's memory is to be mapped"))
+        settings.append((_WISH, "1", "no peer's memory is to be mapped"))
     return settings
 
 

@@ -106,6 +106,8 @@ class FakeNvshmem:
     def _ptr(self, address: int, peer: int) -> int:
         own = [memory.data_ptr() for memory in self.world.memory[self.rank]]
         reachable = (self.rank, peer) not in self.world.unreachable
+        if self.environment.get("NVSHMEM_DISABLE_P2P") == "1":
+            reachable = peer == self.rank
         return self.world.memory[peer][own.index(address)].data_ptr() if reachable else 0
 
     def _create_queues(self, count: int) -> list[int]:
@@ -114,8 +116,8 @@ class FakeNvshmem:
     def _load_kernels(self, fatbin: Path, device_index: int) -> int:
         return 0xCAFE
 
-    def _culibrary_init(self, handle: int) -> None:
-        pass
+    def _culibrary_init(self, handle: int) -> int:
+        return 0
 
     def _culibrary_finalize(self, handle: int) -> None:
         pass

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from cases import Case
+from cases import Case, make_inputs
 from exchange import exchange, round_trip
 from fake_cuda.driver import Launch
 
@@ -76,6 +76,21 @@ def refused(group: Any, case: Case) -> tuple[str, str]:
     with make_buffer(group, case) as buf:
         args = (x, topk_idx, case.max_tokens, case.experts)
         return shrinking, error_of(lambda: buf.low_latency_dispatch(*args))
+
+
+def pushes_a_taken_buffer(group: Any, case: Case) -> str:
+    """A buffer for outputs, passed as if it were any tensor: its rows would be sent from where the
+    next ones are written."""
+    with make_buffer(group, case) as buf:
+        mine = make_inputs(case, 0)[buf.rank]
+        _, _, handle, _, _ = buf.low_latency_dispatch(
+            mine.x, mine.topk_idx, case.max_tokens, case.experts
+        )
+        taken = buf.get_next_low_latency_combine_buffer(handle)
+        args = (taken, mine.topk_idx, mine.topk_weights, handle)
+        text = error_of(lambda: buf.low_latency_combine(*args))
+        buf.low_latency_combine(*args, zero_copy=True)
+        return text
 
 
 def with_bytes_of_the_error(group: Any, case: Case) -> str:
