@@ -16,7 +16,7 @@ import gpu_kernels
 import ptx
 import pytest
 from cpp.builds import copy_with
-from gpu_mutants import MUTANTS, RUNS, Mutant
+from gpu_mutants import CHOSEN, MUTANTS, RUNS, Mutant
 from late_programs import HELPERS
 
 BEFORE_HOPPER = ("few", "many", "many_bf16", "wide", "read", "late", "late_pulled")
@@ -69,6 +69,12 @@ def text_of(mutant: Mutant, folder: Path) -> str:
     return text
 
 
+@pytest.mark.parametrize("left_out", sorted({*MUTANTS} - {*CHOSEN}))
+def test_fault_can_be_put_in(left_out: str, tmp_path: Path) -> None:
+    """Of those that are not: the source has what they change."""
+    copy_with(MUTANTS[left_out].edits, tmp_path)
+
+
 def judge(mutant: Mutant, folder: Path) -> str:
     """What is noticed of it; nothing: nothing is."""
     program = ptx.load(text_of(mutant, folder) + HELPERS)
@@ -93,7 +99,7 @@ def verdicts(
         workers.shutdown(cancel_futures=True)
 
 
-@pytest.mark.parametrize("gpu_mutant", MUTANTS)
+@pytest.mark.parametrize("gpu_mutant", CHOSEN)
 def test_fault_is_noticed(verdicts: dict[str, Future[str]], gpu_mutant: str) -> None:
     fault, complaint = MUTANTS[gpu_mutant], verdicts[gpu_mutant].result()
     if fault.equivalent:
