@@ -15,7 +15,7 @@ extern "C" long __wrap_syscall(long number, ...);
 
 namespace {
 
-std::atomic<std::uint64_t> sleeps, timeouts, lost, wakes;
+std::atomic<std::uint64_t> sleeps, timeouts, lost, wakes, left;
 void (*interlude)(void*) = nullptr;
 void* interlude_context = nullptr;
 
@@ -45,12 +45,17 @@ long __wrap_syscall(long number, ...) {
     const long result = __real_syscall(number, word, operation, value, limit, nullptr, 0);
     if (operation != FUTEX_WAIT || result == 0 || errno != ETIMEDOUT) return result;
     ++timeouts;
+    left.load(std::memory_order_acquire);
     lost += was_forgotten(*static_cast<deep_ll::Doorbell*>(word), value);
     return result;
 }
 
 Naps naps() {
     return {sleeps, timeouts, lost, wakes};
+}
+
+void leave() {
+    left.fetch_add(1, std::memory_order_release);
 }
 
 void before_next_sleep(void (*run)(void*), void* context) {

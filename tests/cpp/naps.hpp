@@ -12,5 +12,9 @@ struct Naps {
 
 Naps naps();
 
+// This thread does nothing more. Whoever then waits in vain gives its memory to others: what it wrote comes
+// before that, as what a process wrote comes before its end is noticed.
+void leave();
+
 // Runs once, in the sleeper, when nothing but the kernel can still keep it awake.
 void before_next_sleep(void (*run)(void*), void* context);

@@ -82,6 +82,7 @@ void run_rank(const World& world, int number, std::uint64_t seed) {
             rank.run(step);
         }
     } catch (const Left&) {
+        leave();
         std::printf("rank %d is gone; ", number);
     }
 }
