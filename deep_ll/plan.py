@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -114,6 +115,17 @@ def _link_bytes(shape: Shape, num_linked: int) -> int:
     messages = num_linked * _native.MESSAGES_PER_PEER * _native.MESSAGE_BYTES
     outputs = 2 * rows * 2 * shape.hidden
     return int(sent) + messages + outputs
+
+
+def kept_bytes(shape: Shape, num_linked: int) -> int:
+    """What is held in time, beyond `expected_bytes`, if sent rows are not given back: they lie
+    behind those of the ranks before, whose number differs from round to round. Four standard
+    deviations to both sides are counted.
+    """
+    mean = shape.num_topk * shape.max_tokens / shape.num_experts
+    spread = min(mean + 8 * math.sqrt(mean * shape.num_ranks / 2), shape.max_rows)
+    rows = 2 * num_linked * shape.experts_per_rank * spread
+    return int(rows * (shape.row_bytes + shape.label_bytes))
 
 
 def _worst_bytes(window: Window, heap: AnyHeap) -> int:

@@ -101,12 +101,13 @@ bool Exchange::dispatch_send(const Shape& shape,
     const Watch::Call call(watch_, "dispatch", progress_.dispatched + 1);
     const bool done = kernels_.dispatch_send(pool_, num_teams(options), args);
     if (done) count_sent(args);
-    if (link_ != nullptr) free_sent(batch.slot);
+    if (frugal_) free_sent(batch.slot);
     return done;
 }
 
 // What was written for linked peers is in messages by now. Rows lie elsewhere in each round: if their pages
-// stayed, there would be many times more of them in the end than a round needs.
+// stayed, there would be many times more of them in the end than a round needs. Where memory is plenty they
+// do stay: touching them anew costs more than sending them.
 void Exchange::free_sent(std::uint32_t recv_slot) const {
     const std::uint64_t first = round_up(window_.recv.slot(recv_slot), kPage);
     const std::uint64_t last = (window_.recv.slot(recv_slot) + window_.recv.slot_bytes) / kPage * kPage;

@@ -80,6 +80,8 @@ class Exchange {
     const Progress& progress() const { return progress_; }
     // How the last call ended. Its bad choice: of a dispatch that was not sent.
     const Verdict& verdict() const { return verdict_; }
+    // Memory that was sent from by the link is given back at once.
+    void be_frugal() { frugal_ = link_ != nullptr; }
     // An exception ended a call while it waited: peers wait for what will not come. Final.
     bool interrupted() const { return interrupted_; }
     void set_interrupted() { interrupted_ = true; }
@@ -108,6 +110,7 @@ class Exchange {
     Progress progress_{};
     Verdict verdict_{};
     bool interrupted_ = false;
+    bool frugal_ = false;
 };
 
 // Asks Python whether a signal (Ctrl-C) wants the call to end.
