@@ -84,8 +84,8 @@ def test_merged(
     assert picture.read_bytes().startswith(PNG)
     matrix = command.waits_of(command.read(folder))
     for rank, row in enumerate(matrix):
-        # The trace has the round more that the tensors do not count.
-        assert all(ms * 1e6 >= ns for ms, ns in zip(row, waited[rank], strict=True))
+        # The trace has the round more that the tensors do not count. Sums of fractions are rounded.
+        assert all(ms * 1e6 >= ns - 1 for ms, ns in zip(row, waited[rank], strict=True))
         assert rank == VICTIM or max(row) == row[VICTIM] >= 500 * work.LATE_S * work.ROUNDS
 
 
