@@ -120,7 +120,7 @@ def test_survivors_go_on_over_the_network(farms: Farms, name: str) -> None:
     run(farms.all[0], LINKED[name], allow_nvlink_traffic=False)
 
 
-def masks_by_hand(group: object) -> str:
+def masks_by_hand(group: Any) -> str:
     """Rank 0 masks rank 2 before a round: 2 leaves, 1 follows 0."""
     with make_buffer(group, THREE, enable_shrink=True, timeout_s=20) as buf:
         status = torch.zeros(3, dtype=torch.int32)
@@ -130,6 +130,7 @@ def masks_by_hand(group: object) -> str:
         buf.low_latency_query_mask_buffer(status)
         assert status.tolist() == [0, 0, 0]
         round_trip(buf, THREE, 0)
+        group.barrier()  # nobody still waits in that round
         if buf.rank == 0:
             buf.low_latency_update_mask_buffer(2, True)
         try:
