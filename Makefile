@@ -27,14 +27,9 @@ bench: build $(MPI)  ## Set up, build and run the benchmark; writes bench.json a
 gpu-check: build  ## Set up, build and check one GPU in ten minutes; writes gpu_check.json
 	$(BIN)/python benchmarks/gpu_check.py --json gpu_check.json $(ARGS)
 
-# Tests of GPU kernels each keep one core busy, those of ranks all cores.
+# All at once by three workers: tests/conftest.py says which does what.
 test: build  ## Set up, build and run all tests
-ifeq ($(strip $(ARGS)),)
-	@$(BIN)/python -m pytest tests/gpu_free --numprocesses 2 --dist loadfile; first=$$?; \
-		$(BIN)/python -m pytest --ignore tests/gpu_free && exit $$first
-else
-	$(BIN)/python -m pytest $(ARGS)
-endif
+	$(BIN)/python -m pytest $(or $(strip $(ARGS)),--numprocesses 3)
 
 build: $(SETUP)  ## Set up and build in place; kernels for GPUs too where there is an nvcc
 	@$(BIN)/python setup.py --quiet build_ext --inplace

@@ -45,7 +45,12 @@ def test_places(name: str) -> None:
     assert places == PLACES[name].split()
 
 
-COMM = object()
+class Communicator:
+    def __repr__(self) -> str:
+        return "comm"  # the same name of a test in each process
+
+
+COMM = Communicator()
 READINGS = [
     ((), Late(explicitly_destroy=True), Late(explicitly_destroy=True), False),
     ((False,), Late(), Late(explicitly_destroy=False), False),
