@@ -14,7 +14,8 @@ from deep_ll.testing import RankPool
 PRELOAD = ("exchange", "cases")
 MAX_IDLE_RANKS = 32
 
-# These keep a core busy for minutes. All others start ranks, which use all cores and look at the time.
+# These keep a core busy for minutes. All others start ranks, which use all cores and look at the
+# time.
 BUSY = ("tests/gpu_free/", "tests/test_sanitizers.py")
 NICE = 10  # of busy ones
 

@@ -6,7 +6,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,12 +64,19 @@ class Build:
         self.program = folder / "ranks"
         folder.mkdir(parents=True, exist_ok=True)
 
-    def make(self, jobs: int, base: "Build | None" = None, changed: Iterable[str] = ()) -> "Build":
-        """Compiles and links; what does not depend on the `changed` files is taken from `base`."""
+    def make(
+        self,
+        jobs: int,
+        base: "Build | None" = None,
+        changed: Iterable[str] = (),
+        kept: Container[str] = (),
+    ) -> "Build":
+        """Compiles and links; what does not depend on the `changed` files, or is `kept`, is taken
+        from `base`."""
         objects, stale = [], []
         for unit in units(self.csrc):
             name = f"{unit.parent.name}-{unit.stem}.o"
-            if base is not None and not base.depends(name, changed):
+            if base is not None and (name in kept or not base.depends(name, changed)):
                 objects.append(base.folder / name)
             else:
                 objects.append(self.folder / name)

@@ -1,10 +1,10 @@
 """Faults put into copies of csrc/, each with the runs that must notice it on simulated GPUs.
 
-Each takes some seconds of a core to compile. Of the kinds in _HALVED every second one is put in by
-default; DEEP_LL_MUTANTS=all puts in all of them.
+Each takes some seconds of a core to compile: by default all are put in that change orders, and
+every second one of the other kinds.
 """
 
-import os
+from faults import chosen
 
 from .copies import COPIES
 from .kinds import Mutant
@@ -29,10 +29,8 @@ MUTANTS = {
     f"{kind}-{name}": mutant for kind, table in _TABLES.items() for name, mutant in table.items()
 }
 
-_HALVED = ("sync", "copy", "number")
 CHOSEN = [
     f"{kind}-{name}"
     for kind, table in _TABLES.items()
-    for index, name in enumerate(table)
-    if kind not in _HALVED or index % 2 == 0 or os.environ.get("DEEP_LL_MUTANTS") == "all"
+    for name in (table if kind == "order" else chosen(list(table)))
 ]
