@@ -40,8 +40,8 @@ def needed_bytes(name: str, shape: Shape) -> int:
     per_choice = {
         # two receive buffers and a copy to check; inboxes and combine buffers twice, the outputs
         PRODUCT: 3 * sent + 5 * answer,
-        # and the rows where they wait to be sent; combine buffers of its own instead
-        LINKED: 4 * sent + 5 * answer,
+        # combine buffers of its own instead; what waits to be sent is counted by pair
+        LINKED: 3 * sent + 5 * answer,
         # rows; inboxes, private and shared outputs
         "floor": sent + 3 * answer,
         "floor_link": sent + answer,

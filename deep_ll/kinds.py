@@ -8,14 +8,12 @@ import torch
 
 from deep_ll import _native, checks
 from deep_ll.errors import ArgumentError
-from deep_ll.plan import expected_bytes, kept_bytes
+from deep_ll.plan import expected_bytes
 from deep_ll.runtime import memory
 from deep_ll.runtime.paths import count_linked
 from deep_ll.views import combine_view, recv_views
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from deep_ll._native import Shape, Window
     from deep_ll.runtime.heap import AnyHeap
     from deep_ll.views import RecvViews
@@ -76,8 +74,6 @@ class Kinds:
         self.expected = expected  # bytes a rank will touch; None: no kind known yet
         self._heap, self._window = heap, window
         self._row_major_scales = row_major_scales
-        # Called when what a link leaves behind would take more than half of what is free.
-        self.when_short: Callable[[], None] | None = None
         self._known: dict[tuple[int, int, int, int, int], Kind] = {}
 
     def of(self, sizes: tuple[int, int, int, int, int]) -> Kind:
@@ -99,8 +95,6 @@ class Kinds:
         shape = _native.Shape(num_ranks, rank, num_experts, max_tokens, hidden, num_topk, fmt)
         self._check_room(shape)
         self._check_memory(shape)
-        if self.when_short is not None and self._is_short_of_memory(shape):
-            self.when_short()
         in_rows = self._row_major_scales
         recv = [recv_views(self._heap, self._window, shape, slot, in_rows) for slot in (0, 1)]
         combine = [combine_view(self._heap, self._window, shape, slot) for slot in (0, 1)]
@@ -131,7 +125,3 @@ class Kinds:
         available = memory.available_bytes()
         memory.check_fits(heap.num_local_ranks, expected - known, available, heap.num_bytes)
         self.expected = expected
-
-    def _is_short_of_memory(self, shape: Shape) -> bool:
-        kept = kept_bytes(shape, count_linked(self._heap.paths))
-        return self._heap.num_local_ranks * kept > memory.available_bytes() // 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -104,38 +103,25 @@ def expected_bytes(shape: Shape, num_linked: int = 0) -> int:
 
 
 def _link_bytes(shape: Shape, num_linked: int) -> int:
-    """What a link adds: rows for such peers, which lie in this rank's own memory until they are
-    sent, on pages of their own for each expert; messages; and outputs for zero-copy combines,
-    which others cannot read in the heap.
+    """What a link adds: messages, and outputs for zero-copy combines, which others cannot read in
+    the heap.
     """
-    rows = shape.num_topk * shape.max_tokens
-    num_experts = num_linked * shape.experts_per_rank
-    row_bytes = shape.row_bytes + shape.label_bytes
-    sent = num_experts * (rows / shape.num_experts * row_bytes + 2 * _PAGE)
     messages = num_linked * _native.MESSAGES_PER_PEER * _native.MESSAGE_BYTES
-    outputs = 2 * rows * 2 * shape.hidden
-    return int(sent) + messages + outputs
-
-
-def kept_bytes(shape: Shape, num_linked: int) -> int:
-    """What is held in time, beyond `expected_bytes`, if sent rows are not given back: they lie
-    behind those of the ranks before, whose number differs from round to round. Four standard
-    deviations to both sides are counted.
-    """
-    mean = shape.num_topk * shape.max_tokens / shape.num_experts
-    spread = min(mean + 8 * math.sqrt(mean * shape.num_ranks / 2), shape.max_rows)
-    rows = 2 * num_linked * shape.experts_per_rank * spread
-    return int(rows * (shape.row_bytes + shape.label_bytes))
+    outputs = 2 * shape.num_topk * shape.max_tokens * 2 * shape.hidden
+    return messages + outputs
 
 
 def _worst_bytes(window: Window, heap: AnyHeap) -> int:
-    """Every row of the heap, of what stands for the heaps of linked peers, and of zero-copy
-    outputs."""
+    """Every row of the heap and of zero-copy outputs; for each linked peer its messages, and what
+    stands for the signals of its heap."""
     num_linked = count_linked(heap.paths)
     if not num_linked:
         return window.num_bytes
-    messages = num_linked * _native.MESSAGES_PER_PEER * _native.MESSAGE_BYTES
-    return (1 + num_linked) * window.num_bytes + 2 * window.combine.slot_bytes + messages
+    messages = _native.MESSAGES_PER_PEER * _native.MESSAGE_BYTES
+    signals = window.num_bytes - sum(
+        part.slots * part.slot_bytes for part in (window.recv, window.combine)
+    )
+    return window.num_bytes + 2 * window.combine.slot_bytes + num_linked * (messages + signals)
 
 
 def plan_of(window: Window, heap: AnyHeap, expected: int | None) -> Plan:

@@ -97,7 +97,6 @@ class Session(Order):
         )
         if heap.link is not None:
             self.exchange.use_link(heap.link, [path.kind == LINK for path in heap.paths])
-            self.kinds.when_short = self.exchange.be_frugal
         self.members: Members | None = None
         if options.enable_shrink:
             mask = torch.zeros(mask_bytes(heap.num_ranks), dtype=torch.uint8)

@@ -4,7 +4,6 @@ import gc
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest import mock
 
 import torch
 from cases import Case
@@ -13,7 +12,6 @@ from topologies import Topology, make_linked_buffer
 
 import deep_ll
 from deep_ll import _native
-from deep_ll.runtime import memory
 
 LARGE = Case(world=2, experts=256, tokens=4, max_tokens=128, hidden=7168, topk=8)
 
@@ -79,15 +77,9 @@ def heavy(group: Any) -> int:
         return shared_bytes()
 
 
-def touched_with_links(
-    group: Any, case: Case, topology: Topology, num_rounds: int, free: int
-) -> Touched:
-    """Many rounds of different routing; what a buffer says it needs, and what it took. `free`: so
-    much memory seems to be, from when it is made on."""
-    with (
-        make_linked_buffer(group, case, topology) as buf,
-        mock.patch.object(memory, "available_bytes", return_value=free),
-    ):
+def touched_with_links(group: Any, case: Case, topology: Topology, num_rounds: int) -> Touched:
+    """Many rounds of different routing; what a buffer says it needs, and what it took."""
+    with make_linked_buffer(group, case, topology) as buf:
         for round_idx in range(num_rounds):
             round_trip(buf, case, round_idx)
         said, heap = buf.plan(), buf._session.heap

@@ -1,8 +1,6 @@
 // exchange.cpp: fills the kernels' structs.
 #include "bindings/exchange.hpp"
 
-#include <sys/mman.h>
-
 #include <utility>
 
 #include "core/logfmt.hpp"
@@ -91,7 +89,7 @@ bool Exchange::dispatch_send(const Shape& shape,
         bad = copy_choices(choices, batch.num_tokens, shape, Ledger::at(ledger, shape).experts);
         if (bad.what != BadChoice::none) return false;
     }
-    pool_.reserve_scratch(Label::bytes(shape));
+    pool_.reserve_scratch(link_ == nullptr ? Label::bytes(shape) : staged_bytes(shape));
     DispatchArgs args{common(shape, options, ledger)};
     args.x = pointer<const bf16>(batch.x);
     args.num_tokens = batch.num_tokens;
@@ -101,19 +99,7 @@ bool Exchange::dispatch_send(const Shape& shape,
     const Watch::Call call(watch_, "dispatch", progress_.dispatched + 1);
     const bool done = kernels_.dispatch_send(pool_, num_teams(options), args);
     if (done) count_sent(args);
-    if (frugal_) free_sent(batch.slot);
     return done;
-}
-
-// What was written for linked peers is in messages by now. Rows lie elsewhere in each round: if their pages
-// stayed, there would be many times more of them in the end than a round needs. Where memory is plenty they
-// do stay: touching them anew costs more than sending them.
-void Exchange::free_sent(std::uint32_t recv_slot) const {
-    const std::uint64_t first = round_up(window_.recv.slot(recv_slot), kPage);
-    const std::uint64_t last = (window_.recv.slot(recv_slot) + window_.recv.slot_bytes) / kPage * kPage;
-    for (std::size_t peer = 0; peer < linked_.size(); ++peer)
-        if (linked_[peer] != 0 && first < last)
-            madvise(pointer<void>(bases_[peer] + first), last - first, MADV_REMOVE);
 }
 
 // Rows of a dispatch, with their labels.
@@ -166,6 +152,7 @@ bool Exchange::combine_send(const Shape& shape,
     args.pulled = answer.pulled;
     args.logfmt = answer.logfmt;
     args.layout_range = pointer<std::int64_t>(answer.layout_range);
+    if (args.logfmt && link_ != nullptr) pool_.reserve_scratch(logfmt_bytes(shape.hidden / kGroup));
     const Watch::Call call(watch_, "combine", progress_.combined + 1);
     const bool done = kernels_.combine_send(pool_, num_teams(options), args);
     if (done) count_returned(args);

@@ -80,8 +80,6 @@ class Exchange {
     const Progress& progress() const { return progress_; }
     // How the last call ended. Its bad choice: of a dispatch that was not sent.
     const Verdict& verdict() const { return verdict_; }
-    // Memory that was sent from by the link is given back at once.
-    void be_frugal() { frugal_ = link_ != nullptr; }
     // An exception ended a call while it waited: peers wait for what will not come. Final.
     bool interrupted() const { return interrupted_; }
     void set_interrupted() { interrupted_ = true; }
@@ -94,7 +92,6 @@ class Exchange {
     Common common(const Shape& shape, const CallOptions& options, std::uint64_t ledger);
     void count_sent(const Common& args);
     void count_returned(const CombineArgs& args);
-    void free_sent(std::uint32_t recv_slot) const;
     int num_teams(const CallOptions& options) const { return options.small ? 1 : pool_.num_teams(); }
 
     std::vector<std::uint64_t> bases_;
@@ -110,7 +107,6 @@ class Exchange {
     Progress progress_{};
     Verdict verdict_{};
     bool interrupted_ = false;
-    bool frugal_ = false;
 };
 
 // Asks Python whether a signal (Ctrl-C) wants the call to end.

@@ -200,7 +200,6 @@ void bind_window(py::module_& m) {
 
 void bind_exchange(py::module_& m) {
     py::class_<Exchange>(m, "Exchange")
-        .def("be_frugal", &Exchange::be_frugal)
         .def_property_readonly("watch", &Exchange::watch, py::return_value_policy::reference_internal)
         .def(py::init([](std::vector<std::uint64_t> bases, int rank, std::uint64_t heap_bytes,
                          int num_threads, bool crowded, const std::string& level) {

@@ -170,6 +170,40 @@ TEAM_FN auto rows_of(const Team& team, const DispatchArgs& args, int token) {
     });
 }
 
+TEAM_FN Origin origin_of(const DispatchArgs& args, int token, int k) {
+    return {static_cast<std::uint16_t>(args.shape.rank), dispatch_of(args), static_cast<std::uint16_t>(token),
+            static_cast<std::uint16_t>(k)};
+}
+TEAM_FN int target_of(const DispatchArgs& args, int token, int k) {
+    return args.shape.owner(args.ledger.experts[token * args.shape.num_topk + k]);
+}
+
+// On a host that has peers behind a link: the row is cast once, into this team's memory, and put to one place
+// after the other while caches hold it. (GPUs build such rows side by side, and ship them later.)
+template <class Team, class Rows>
+TEAM_FN void send_in_turn(
+    const Team& team, const DispatchArgs& args, const RecvLayout& layout, int token, const Rows& rows) {
+    const Shape& shape = args.shape;
+    const bf16* x = args.x + static_cast<std::int64_t>(token) * shape.hidden;
+    std::byte* label = team.stage(staged_bytes(shape));
+    const std::byte* row = reinterpret_cast<const std::byte*>(x);
+    if (shape.is_fp8()) {
+        const auto cast = team.fan(1, [&](int) { return label + staged_row(shape); });
+        quantize_to(team, cast, 1, label, x, shape.num_groups(), shape.format, Store::cached);
+        row = cast.at(0);
+    }
+    const auto put_part = [&](int k, std::uint64_t part, const std::byte* from, std::uint64_t bytes) {
+        const std::uint64_t at = args.recv() + part + static_cast<std::uint64_t>(rows.at(k)) * bytes;
+        put_row(team, args.peers, {target_of(args, token, k), at}, from, bytes, args.store);
+    };
+    for (int k = 0; k < shape.num_topk; ++k) {
+        if (rows.at(k) < 0) continue;
+        put_part(k, layout.x, row, shape.row_bytes());
+        *reinterpret_cast<Origin*>(label + Label::origin_offset(shape)) = origin_of(args, token, k);
+        put_part(k, layout.labels, label, Label::bytes(shape));
+    }
+}
+
 template <class Team>
 TEAM_FN void send_token(const Team& team, const DispatchArgs& args, const RecvLayout& layout, int token) {
     if (!is_member(team, args.peers)) return;  // others have given these rows away
@@ -177,11 +211,13 @@ TEAM_FN void send_token(const Team& team, const DispatchArgs& args, const RecvLa
     const bf16* x = args.x + static_cast<std::int64_t>(token) * shape.hidden;
     std::byte* label = team.stage(Label::bytes(shape));
     const auto rows = rows_of(team, args, token);
+    if constexpr (kCanLink && !kShipsLater)
+        if (args.peers.has_links()) return send_in_turn(team, args, layout, token, rows);
     const OutgoingLayout waiting = OutgoingLayout::carve(shape);
     const auto places = [&](std::uint64_t part, std::uint64_t waits, std::uint64_t bytes) {
         return team.fan(shape.num_topk, [&](int k) -> std::byte* {
             if (rows.mine(k) < 0) return nullptr;
-            const int peer = shape.owner(args.ledger.experts[token * shape.num_topk + k]);
+            const int peer = target_of(args, token, k);
             const std::uint64_t row = static_cast<std::uint64_t>(rows.mine(k)) * bytes;
             if (args.peers.ships_later(peer))
                 return args.peers.mine<std::byte>(args.outgoing() + waits + row);
@@ -194,10 +230,7 @@ TEAM_FN void send_token(const Team& team, const DispatchArgs& args, const RecvLa
     else
         put_to(team, targets, shape.num_topk, reinterpret_cast<const std::byte*>(x), shape.row_bytes(),
                args.store);
-    const auto origin = [&](int k) {
-        return Origin{static_cast<std::uint16_t>(shape.rank), dispatch_of(args),
-                      static_cast<std::uint16_t>(token), static_cast<std::uint16_t>(k)};
-    };
+    const auto origin = [&](int k) { return origin_of(args, token, k); };
     put_patched(team, places(layout.labels, waiting.labels, Label::bytes(shape)), shape.num_topk,
                 Patched{label, Label::bytes(shape), Label::origin_offset(shape)}, origin, args.store);
 }
@@ -210,7 +243,7 @@ TEAM_FN bool send(const Team& team, const DispatchArgs& args) {
     return true;
 }
 
-// This rank's rows for an expert lie side by side, and so do their labels.
+// To peers behind a network: this rank's rows for an expert lie side by side, and so do their labels.
 template <class Team>
 TEAM_FN bool ship_rows(const Team& team, const DispatchArgs& args) {
     const Shape& shape = args.shape;
@@ -224,11 +257,8 @@ TEAM_FN bool ship_rows(const Team& team, const DispatchArgs& args) {
         const auto part = [&](std::uint64_t offset, std::uint64_t waits, std::uint64_t bytes) {
             const Place to{
                 peer, args.recv() + offset + first * bytes, {Parcel::rows, args.progress->dispatched}};
-            const std::byte* from = kShipsLater
-                                        ? args.peers.mine<std::byte>(args.outgoing() + waits +
-                                                                     args.ledger.waiting[expert] * bytes)
-                                        : args.peers.at<std::byte>(peer, to.offset);
-            ship_from(team, args.peers, to, from, count * bytes);
+            const std::uint64_t from = args.outgoing() + waits + args.ledger.waiting[expert] * bytes;
+            ship_from(team, args.peers, to, args.peers.mine<std::byte>(from), count * bytes);
         };
         part(layout.x, waiting.x, shape.row_bytes());
         part(layout.labels, waiting.labels, Label::bytes(shape));
@@ -241,7 +271,6 @@ TEAM_FN bool deliver(const Team& team, const DispatchArgs& args) {
     if (!is_member(team, args.peers, args.progress->dispatched, args.verdict->wait,
                    static_cast<std::uint32_t>(Phase::rows)))
         return false;
-    if (!kShipsLater && args.peers.has_links()) ship_rows(team, args);
     const std::uint64_t desk = args.window.desk(args.shape.rank);
     publish_all(team, args.peers,
                 {Word{desk + offsetof(Desk, rows), args.progress->dispatched, 0, Parcel::rows}});

@@ -101,4 +101,12 @@ struct Label {
     }
 };
 
+// What a team has in memory of its own before it goes to a peer behind a link: a label, then a row.
+WORD_FN std::uint64_t staged_row(const Shape& shape) {
+    return round_up(Label::bytes(shape), kLine);
+}
+WORD_FN std::uint64_t staged_bytes(const Shape& shape) {
+    return staged_row(shape) + shape.row_bytes();
+}
+
 }  // namespace deep_ll

@@ -116,7 +116,9 @@ TEAM_FN void put_logfmt(
     const Team& team, const PeerMap& peers, const Place& to, const bf16* row, int num_groups, Store how) {
     constexpr int kBlockGroups = 8;  // whole lines
     alignas(kLine) std::byte block[kBlockGroups * LogGroup::kBytes];
-    std::byte* out = peers.at<std::byte>(to.peer, to.offset);
+    const bool linked = peers.is_linked(to.peer);
+    std::byte* out = linked ? team.stage(logfmt_bytes(num_groups)) : peers.at<std::byte>(to.peer, to.offset);
+    if (linked) how = Store::cached;  // it is read at once
     LogScales scales;
     for (int g = 0; g < num_groups; ++g) {
         const bf16* group = row + g * kGroup;
@@ -131,7 +133,7 @@ TEAM_FN void put_logfmt(
         std::memset(block + (b + 1) * LogGroup::kBytes, 0, b % 2 == 0 ? 8 : 0);
         put(team, out + (g - b) * LogGroup::kBytes, block, logfmt_bytes(b + 1), how);
     }
-    ship(team, peers, to, logfmt_bytes(num_groups));
+    ship_from(team, peers, to, out, logfmt_bytes(num_groups));
 }
 
 // Group `g` of rows in LogFMT.
