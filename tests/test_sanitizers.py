@@ -45,7 +45,7 @@ LIES = [
 CHOSEN = faults.chosen(list(MUTANTS))
 SEEDS = (1, 2)  # odd ones go across the end of the epochs
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
