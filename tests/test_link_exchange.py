@@ -45,6 +45,8 @@ def with_eight_ranks(case: Case) -> Case:
 MIXED = [case for case in WORLDS if case.world > 2]
 FEW, WIDE = 3, 1024  # tokens, channels
 EIGHT = list(dict.fromkeys(with_eight_ranks(case) for case in TABLE if case.world <= 8))
+# Their rows are longer than those in FP8 that were dispatched.
+FIRST_IN_LOGFMT = [Case(logfmt=True, world=2, hidden=hidden, tokens=5) for hidden in (384, 7168)]
 BOTH = [ALL_LINK, nodes_of(2)]
 
 
@@ -52,6 +54,12 @@ BOTH = [ALL_LINK, nodes_of(2)]
 def test_all_by_link(pools: Pools, case: Case) -> None:
     num_bytes = pools(case.world).run(work.exchange, case, ALL_LINK)
     assert (min(num_bytes) > 0) == (case.world > 1)
+
+
+@pytest.mark.parametrize("case", FIRST_IN_LOGFMT, ids=str)
+def test_first_rows_in_logfmt(pools: Pools, case: Case) -> None:
+    """In a buffer of their own: no call before has asked for more memory to build rows in."""
+    pools(case.world).run(work.exchange, case, ALL_LINK)
 
 
 @pytest.mark.parametrize("case", MIXED, ids=str)

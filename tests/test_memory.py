@@ -141,8 +141,9 @@ def test_plan_counts_what_a_link_needs(
         messages = num_linked * _native.MESSAGES_PER_PEER * _native.MESSAGE_BYTES
         assert told.worst >= told.heap + messages
         assert told.expected < told.worst
-        # Rows lie elsewhere in each round.
-        assert 0.6 * told.expected < told.used < 1.5 * told.expected, told
+        # Rows that arrive lie elsewhere in each round; what is sent leaves nothing behind.
+        most = 1.1 if num_linked else 1.5
+        assert 0.6 * told.expected < told.used < most * told.expected, told
 
 
 def refused(group: Any, allow: bool | None) -> str:

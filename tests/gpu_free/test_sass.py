@@ -11,6 +11,8 @@ from sass import code, document, mutants, occupancy, ptx_rules, rules, table, to
 setup_cuda = tools.build_module("setup_cuda")
 setup_nvcc = tools.build_module("setup_nvcc")
 
+CHOSEN = faults.chosen(mutants.MUTANTS)
+
 needs_tools = pytest.mark.skipif(tools.missing() != "", reason=tools.missing())
 needs_kernels = pytest.mark.skipif(
     not (tools.KERNELS / "ep.json").exists(), reason="no kernels for GPUs are built: no nvcc"
@@ -75,7 +77,7 @@ def test_table_is_kept(tier: str) -> None:
 
 
 @needs_tools
-@pytest.mark.parametrize("mutant", faults.chosen(mutants.MUTANTS), ids=str)
+@pytest.mark.parametrize("mutant", CHOSEN, ids=str)
 def test_each_rule_finds_its_wrong(mutant: mutants.Mutant, tmp_path: Path) -> None:
     csrc = mutants.plant(mutant, tools.ROOT / "csrc", tmp_path)
     output = tools.compile_one(nvcc(), csrc, "sm_90a", tmp_path / f"mutant{mutant.suffix}")
@@ -84,6 +86,14 @@ def test_each_rule_finds_its_wrong(mutant: mutants.Mutant, tmp_path: Path) -> No
     else:
         found = list(rules.broken(code.parse(tools.disassemble(output)), "sm_90a"))
     assert found == [(mutant.kernel, mutant.finds)]
+
+
+@pytest.mark.parametrize(
+    "left_out", [mutant for mutant in mutants.MUTANTS if mutant not in CHOSEN], ids=str
+)
+def test_wrong_can_be_put_in(left_out: mutants.Mutant, tmp_path: Path) -> None:
+    """Of those that are not: the source has what they change."""
+    mutants.plant(left_out, tools.ROOT / "csrc", tmp_path)
 
 
 @needs_tools
